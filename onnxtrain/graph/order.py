@@ -142,27 +142,23 @@ def needed_nodes(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[Node, .
     return tuple(node for index, node in enumerate(nodes) if index in needed)
 
 
-def sort_subgraphs(node: Node, known_names: frozenset[str]) -> Node:
-    """The node with the nodes of its subgraphs sorted, at any depth."""
-    if not node.subgraphs:
-        return node
-    attributes = {name: _sort_attribute(value, known_names) for name, value in node.attributes.items()}
-    return replace(node, attributes=attributes)
-
-
-def sort_graph(graph: Graph, known_names: frozenset[str] = frozenset()) -> Graph:
-    """The graph with its nodes sorted, those of its subgraphs included; `known_names` are the outer values."""
-    known = known_names | own_names(graph)
-    nodes = sort_nodes(graph.nodes, known_names.union(graph.input_names, graph.initializers), graph.name)
-    return replace(graph, nodes=tuple(sort_subgraphs(node, known) for node in nodes))
+def sort_graph(graph: Graph, outer_names: frozenset[str] = frozenset()) -> Graph:
+    """The graph with its nodes sorted, those of its subgraphs at any depth included."""
+    nodes = sort_nodes(graph.nodes, outer_names.union(graph.input_names, graph.initializers), graph.name)
+    return replace(graph, nodes=tuple(sort_subgraphs(node) for node in nodes))
 
 
 def sort_function(function: Function) -> Function:
     """The function with the nodes of its body sorted, those of its subgraphs included."""
-    inputs = frozenset(function.inputs)
-    known = inputs.union(name for node in function.nodes for name in node.outputs)
-    nodes = sort_nodes(function.nodes, inputs, function.name)
-    return replace(function, nodes=tuple(sort_subgraphs(node, known) for node in nodes))
+    nodes = sort_nodes(function.nodes, frozenset(function.inputs), function.name)
+    return replace(function, nodes=tuple(sort_subgraphs(node) for node in nodes))
+
+
+def sort_subgraphs(node: Node) -> Node:
+    """The node with the nodes of its subgraphs sorted; what they capture is taken to be there."""
+    if not node.subgraphs:
+        return node
+    return replace(node, attributes={name: _sort_attribute(value) for name, value in node.attributes.items()})
 
 
 def depth_first(edges: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
@@ -199,9 +195,9 @@ def _predecessors(nodes: Sequence[Node]) -> list[list[int]]:
     return [sorted({writers[name] for name in reads(node) if name in writers}) for node in nodes]
 
 
-def _sort_attribute(value: Any, known_names: frozenset[str]) -> Any:
+def _sort_attribute(value: Any) -> Any:
     if isinstance(value, Graph):
-        return sort_graph(value, known_names)
+        return sort_graph(value, captured_names(value))
     if isinstance(value, tuple):
-        return tuple(_sort_attribute(item, known_names) for item in value)
+        return tuple(_sort_attribute(item) for item in value)
     return value
