@@ -1,0 +1,125 @@
+"""Tensors that stand in files beside the model: found, checked and read without leaving the model's folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from io import BufferedReader
+from pathlib import Path, PureWindowsPath
+from typing import TYPE_CHECKING
+
+from onnxtrain.errors import ExternalDataError
+from onnxtrain.graph import tensors
+
+if TYPE_CHECKING:
+    import onnx
+
+_KEYS = ("location", "offset", "length", "checksum")  # whatever else a file says is not looked at
+
+
+class ExternalData:
+    """Reads the external tensors of one model.
+
+    Data is accepted in the folder of the model's path, and in the folder of the real file when that path is a
+    link: caches keep both model and data as links into one folder of their own.
+    """
+
+    def __init__(self, model_path: Path | None):
+        self._folder = None if model_path is None else model_path.parent
+        self._allowed = () if model_path is None else (model_path.parent.resolve(), model_path.resolve().parent)
+        self._checksums: dict[Path, str] = {}
+
+    def read(self, tensor: onnx.TensorProto) -> bytes:
+        """The bytes of an external tensor, as they would stand in `raw_data`.
+
+        Raises:
+          ExternalDataError: the location is outside the model's folder or no regular file, the range is outside
+            the file or does not fit type and shape, or the checksum differs.
+        """
+        entries = _entries(tensor)
+        if not tensors.element_type(tensor).bits:
+            raise _error(tensor, "holds strings. ONNX keeps strings in string_data, inside the file.")
+        path = self._resolve(tensor, entries.get("location", ""))
+        try:
+            with _open_regular(path) as file:
+                self._check_sum(tensor, path, file, entries.get("checksum"))
+                start, size = _extent(tensor, entries, os.fstat(file.fileno()).st_size)
+                file.seek(start)
+                return file.read(size)
+        except OSError as error:
+            raise _error(tensor, f"cannot be read from {str(path)!r}: {error.strerror}.") from error
+
+    def _resolve(self, tensor: onnx.TensorProto, location: str) -> Path:
+        """The real path of a location, links followed."""
+        if self._folder is None:
+            raise _error(
+                tensor,
+                f"stands in the file {location!r}, but the model was given in memory, so its folder is unknown. "
+                "Give the path of the model file instead.",
+            )
+        windows = PureWindowsPath(location)
+        if not location or "\0" in location or location.startswith("/") or windows.drive or windows.root:
+            raise _error(tensor, f"has the location {location!r}. It must be a path relative to the model's folder.")
+        real = (self._folder / location).resolve()
+        if not any(real.is_relative_to(folder) for folder in self._allowed):
+            raise _error(
+                tensor,
+                f"has the location {location!r}, which leads to {str(real)!r}, outside the model's folder "
+                f"{str(self._folder)!r}. Put the data beside the model.",
+            )
+        return real
+
+    def _check_sum(self, tensor: onnx.TensorProto, path: Path, file: BufferedReader, declared: str | None) -> None:
+        """`checksum` is the SHA1 of the whole file, so each file is hashed once."""
+        if declared is None:
+            return
+        if path not in self._checksums:
+            self._checksums[path] = hashlib.file_digest(file, lambda: hashlib.sha1(usedforsecurity=False)).hexdigest()
+        if self._checksums[path] != declared.lower():
+            raise _error(tensor, f"declares the SHA1 {declared} for {str(path)!r}, which has {self._checksums[path]}.")
+
+
+def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
+    entries: dict[str, str] = {}
+    for entry in tensor.external_data:
+        if entry.key in entries:
+            raise _error(tensor, f"gives {entry.key!r} of its external data twice.")
+        if entry.key in _KEYS:
+            entries[entry.key] = entry.value
+    return entries
+
+
+def _open_regular(path: Path) -> BufferedReader:
+    """Opens without following a link that took the place of the checked file, and without waiting on a pipe."""
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(None, "it is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _extent(tensor: onnx.TensorProto, entries: dict[str, str], file_size: int) -> tuple[int, int]:
+    """Start and length of the tensor in its file; checked against the file before anything is allocated."""
+    needed = tensors.byte_count(tensor)
+    start = _whole_number(tensor, "offset", entries.get("offset", "0"))
+    length = _whole_number(tensor, "length", entries.get("length", str(needed)))
+    if length != needed:
+        kind = tensors.element_type(tensor).name
+        raise _error(
+            tensor, f"of shape {list(tensor.dims)} and type {kind} needs {needed} bytes, but its length is {length}."
+        )
+    if start + length > file_size:
+        raise _error(tensor, f"covers the bytes {start} to {start + length} of a file that has {file_size}.")
+    return start, length
+
+
+def _whole_number(tensor: onnx.TensorProto, key: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise _error(tensor, f"has the {key} {text!r}. It must be a whole number of bytes, 0 or more.")
+    return int(text)
+
+
+def _error(tensor: onnx.TensorProto, what: str) -> ExternalDataError:
+    return ExternalDataError(f"External tensor {tensor.name!r} {what}")
