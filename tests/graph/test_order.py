@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from onnxtrain.graph.order import (
 )
 
 
-def node(reads: str, writes: str, op_type: str = "Op", domain: str = "", **attributes: object) -> Node:
+def node(reads: str, writes: str, op_type: str = "Op", domain: str = "", **attributes: Any) -> Node:
     return Node(op_type, domain, "", tuple(reads.split()), tuple(writes.split()), attributes)
 
 
@@ -35,7 +36,7 @@ def chain(length: int) -> list[Node]:
     return [node(f"v{index}", f"v{index + 1}") for index in range(length)]
 
 
-def gradient(**attributes: object) -> Node:
+def gradient(**attributes: Any) -> Node:
     return node("a b", "g", "Gradient", "ai.onnx.preview.training", **attributes)
 
 
@@ -121,14 +122,20 @@ def test_nodes_of_functions_are_sorted_too() -> None:
     ("nodes", "message"),
     [
         ([node("x", "a"), node("nowhere", "b")], "Op (unnamed, writes 'b') in graph 'main' reads 'nowhere'"),
-        ([node("x", "a", "If", then_branch=graph(outputs="lost"))], "If (unnamed, writes 'a') in graph 'main' reads 'lost'"),
-        ([node("x b", "a"), node("a", "b")], "writes 'a') needs Op (unnamed, writes 'b') needs Op (unnamed, writes 'a')"),
+        (
+            [node("", "a", "If", then_branch=graph(outputs="lost"))],
+            "If (unnamed, writes 'a') in graph 'main' reads 'lost'",
+        ),
+        ([node("x b", "a"), node("a", "b")], "'a') needs Op (unnamed, writes 'b') needs Op (unnamed, writes 'a')"),
         ([node("x a", "a")], "(unnamed, writes 'a') needs Op (unnamed, writes 'a')"),
-        ([node("x", "a"), Node("Relu", "", "again", ("x",), ("a",))], "writes 'a' twice: by Op (unnamed, writes 'a') and by Relu 'again'"),
+        (
+            [node("x", "a"), Node("Relu", "", "again", (), ("a",))],
+            "'a' twice: by Op (unnamed, writes 'a') and by Relu 'again'",
+        ),
         ([node("x", "a a")], "writes 'a' twice"),
     ],
     ids=["undefined", "undefined in a subgraph", "cycle", "cycle of one", "two producers", "one producer twice"],
-)  # fmt: skip
+)
 def test_what_has_no_order_is_named(nodes: list[Node], message: str) -> None:
     with pytest.raises(ModelError) as caught:
         sort_nodes(nodes, {"x"}, "main")

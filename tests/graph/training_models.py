@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
@@ -12,17 +14,17 @@ TRAINING_DOMAIN = "ai.onnx.preview.training"
 OPSETS = {"": 17, TRAINING_DOMAIN: 1}
 
 
-def tensor(name: str, value: object, dtype: object = np.float32) -> TensorProto:
+def tensor(name: str, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> TensorProto:
     """A named tensor of a nested list or an array."""
     return numpy_helper.from_array(np.array(value, np.dtype(dtype)), name)
 
 
-def floats(name: str, *shape: int | str) -> onnx.ValueInfoProto:
+def floats(name: str, *shape: int | str | None) -> onnx.ValueInfoProto:
     """The declaration of a float32 value."""
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def training_node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: object) -> onnx.NodeProto:
+def training_node(op_type: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> onnx.NodeProto:
     """A node of the training domain."""
     return helper.make_node(op_type, inputs, outputs, domain=TRAINING_DOMAIN, **attributes)
 
