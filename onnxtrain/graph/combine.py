@@ -104,7 +104,7 @@ def inference_problems(model: Model) -> list[Problem]:
     problems = clash_problems(definitions(model.graph, INFERENCE_PATH))
     place = graph_place(model.graph, INFERENCE_PATH)
     readers = [(place.node_path(index), reads(node)) for index, node in enumerate(model.graph.nodes)]
-    readers += [(f"{INFERENCE_PATH}.output", frozenset(model.graph.output_names))]
+    readers += [(f"{INFERENCE_PATH}.output[{name!r}]", frozenset((name,))) for name in model.graph.output_names]
     owners = {name: index for index, info in enumerate(model.training_info) for name in own_names(info.algorithm)}
     for where, names in readers:
         for name in sorted(names & owners.keys() - place.scope.names):

@@ -148,7 +148,8 @@ def _gradient_problems(node: Node, where: str, scope: Scope) -> Iterator[Problem
         if not value:
             message = f"Gradient has no {attribute!r}, which names {meaning}."
             yield Problem("G-01", where, message, f"Set the attribute {attribute!r}.")
-    yield from _gradient_arity(node, where, xs, zs)
+    if xs:
+        yield from _gradient_arity(node, where, xs, zs)
     for attribute, names in (("xs", xs), ("zs", zs), ("y", (y,) if y else ())):
         for name in names:
             if name not in scope:

@@ -45,7 +45,11 @@ def find_problems(model: Model) -> list[Problem]:
     # Values of algorithms are let through here: inference_problems reports every read of one (T-09).
     algorithm_values = frozenset(name for info in model.training_info for name in own_names(info.algorithm))
     lenient = graph_place(model.graph, INFERENCE_PATH, Scope(algorithm_values, {}))
-    problems = [*_repeated_initializers(model), *inference_problems(model), *_place_problems(model, lenient)]
+    problems = [
+        *_repeated_initializers(model),
+        *inference_problems(model),
+        *_place_problems(model, lenient, model.opset_imports),
+    ]
     for index in range(len(model.training_info)):
         problems += _training_problems(model, index, inference.scope)
     problems += _repeated_updates(model)
@@ -67,9 +71,9 @@ def _training_problems(model: Model, index: int, inference_scope: Scope) -> Iter
 
     yield from _initialization_inputs(initialization)
     yield from clash_problems(definitions(info.initialization, initialization.path))
-    yield from _place_problems(model, initialization)
+    yield from _place_problems(model, initialization, model.opset_imports)
     yield from combination_problems(model, index)
-    yield from _place_problems(model, algorithm)
+    yield from _place_problems(model, algorithm, model.opset_imports, inference_scope.names)
 
     outputs = info.initialization.output_names
     initializing = _BindingField("T-06", index, "initialization_binding", outputs, "of its initialization graph")
@@ -81,16 +85,25 @@ def _training_problems(model: Model, index: int, inference_scope: Scope) -> Iter
     yield from _binding_problems(updating, info.update_binding, variable_types, algorithm.scope)
 
 
-def _place_problems(model: Model, place: Place, opset_imports: Mapping[str, int] | None = None) -> Iterator[Problem]:
+def _place_problems(
+    model: Model, place: Place, opset_imports: Mapping[str, int], given: frozenset[str] = frozenset()
+) -> Iterator[Problem]:
+    """What is wrong with the nodes of a place and of its subgraphs; `given` are the values before its first node."""
     for inner in with_subgraphs(place):
         if inner is not place:
             yield from clash_problems(definitions(inner.graph, inner.path))
         yield from _undefined_values(inner)
-        cycle = find_cycle(inner.graph.nodes)
-        if cycle:
-            message = f"Nodes wait for each other: {describe_cycle(cycle)}."
-            yield Problem("T-08", inner.path, message, "Break the cycle; a loop is written with Loop or Scan.")
-        yield from operator_problems(model, inner, model.opset_imports if opset_imports is None else opset_imports)
+        yield from _cycles(inner, given if inner is place else frozenset())
+        yield from operator_problems(model, inner, opset_imports)
+
+
+def _cycles(place: Place, given: frozenset[str]) -> Iterator[Problem]:
+    known = given.union(place.graph.input_names, place.graph.initializers)
+    # A node that writes a known name has its problem already; through that name it would only seem to wait.
+    cycle = find_cycle([node for node in place.graph.nodes if known.isdisjoint(node.outputs)])
+    if cycle:
+        message = f"Nodes wait for each other: {describe_cycle(cycle)}."
+        yield Problem("T-08", place.path, message, "Break the cycle; a loop is written with Loop or Scan.")
 
 
 def _undefined_values(place: Place) -> Iterator[Problem]:
