@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import secrets
 import stat
-from io import BufferedReader
+from collections.abc import Iterator
+from io import BufferedReader, BufferedWriter
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING
+
+import onnx
+from google.protobuf.message import DecodeError, Message
 
 from onnxtrain.errors import ExternalDataError
 from onnxtrain.graph import tensors
 
-if TYPE_CHECKING:
-    import onnx
+_LARGE = 1024  # bytes from which on a tensor moves out of a file that is too large
+_ALIGNMENT = 4096  # what ONNX recommends, so that readers can map the file into memory
 
 _KEYS = ("location", "offset", "length", "checksum")  # whatever else a file says is not looked at
 
@@ -119,6 +124,81 @@ def _whole_number(tensor: onnx.TensorProto, key: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise _error(tensor, f"has the {key} {text!r}. It must be a whole number of bytes, 0 or more.")
     return int(text)
+
+
+def tensor_protos(message: Message) -> Iterator[onnx.TensorProto]:
+    """Every tensor inside a message, wherever it stands: in any graph, attribute, function or sparse tensor."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        for item in value if field.is_repeated else (value,):
+            if isinstance(item, onnx.TensorProto):
+                yield item
+            else:
+                yield from tensor_protos(item)
+
+
+def refuse_unloaded(proto: onnx.ModelProto) -> None:
+    """Locations are relative to the folder that a model came from, and mean nothing in the one it goes to."""
+    for tensor in tensor_protos(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise _error(tensor, "was not loaded, so the model cannot be written. Read the model from its path first.")
+
+
+def move_out(proto: onnx.ModelProto, target: Path) -> tuple[onnx.ModelProto, Path]:
+    """A copy of the model at `target` whose large tensors stand in a new file beside it, and the path of that file."""
+    moved = onnx.ModelProto()
+    moved.CopyFrom(proto)
+    path = target.with_name(f"{target.name}.{secrets.token_hex(4)}.data")
+    try:
+        with path.open("xb") as file:
+            for tensor in tensor_protos(moved):
+                if tensors.byte_count(tensor) >= _LARGE:
+                    _move(tensor, file, path.name)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_folder(path.parent)  # before a model refers to the file
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return moved, path
+
+
+def _move(tensor: onnx.TensorProto, file: BufferedWriter, location: str) -> None:
+    content = tensors.raw_bytes(tensors.to_array(tensor))
+    file.write(bytes(-file.tell() % _ALIGNMENT))
+    extent = {"location": location, "offset": str(file.tell()), "length": str(len(content))}
+    file.write(content)
+    for field in tensors.DATA_FIELDS:
+        tensor.ClearField(field)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in extent.items():
+        tensor.external_data.add(key=key, value=value)
+
+
+def owned_files(target: Path) -> tuple[Path, ...]:
+    """The files that `move_out` wrote for the model that stands at `target`."""
+    pattern = re.compile(re.escape(target.name) + r"\.[0-9a-f]{8}\.data")
+    if not any(map(pattern.fullmatch, os.listdir(target.parent))):
+        return ()  # so that the model need not be read
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(target.read_bytes())
+    except (OSError, DecodeError):
+        return ()
+    entries = (entry for tensor in tensor_protos(proto) for entry in tensor.external_data)
+    names = {entry.value for entry in entries if entry.key == "location" and pattern.fullmatch(entry.value)}
+    return tuple(target.with_name(name) for name in sorted(names))
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in a folder outlast a power failure, where the system can do that."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _error(tensor: onnx.TensorProto, what: str) -> ExternalDataError:

@@ -33,12 +33,13 @@ from onnxtrain.graph.model import (
     ValueInfo,
     ValueType,
 )
+from onnxtrain.graph.order import TRAINING_DOMAIN
+from onnxtrain.schema import normalize_domain
 
 OLDEST_IR_VERSION = 3
 TRAINING_IR_VERSION = 7
 
-_TRAINING_DOMAIN = "ai.onnx.preview.training"
-_MISTAKEN_DOMAINS = ("ai.onnx.preview", "ai.onnx.training")  # some exporters wrote these
+MISTAKEN_DOMAINS = ("ai.onnx.preview", "ai.onnx.training")  # some exporters wrote these
 _TRAINING_OPERATORS = ("Gradient", "Adam", "Adagrad", "Momentum")
 
 
@@ -65,6 +66,27 @@ def read_model(source: str | os.PathLike[str] | onnx.ModelProto) -> Model:
     for note in reader.notes:
         warnings.warn(note, ModelWarning, stacklevel=2)
     return model
+
+
+# The field of AttributeProto that holds a value of each type.
+_SINGLE_FIELDS = {
+    "FLOAT": "f",
+    "INT": "i",
+    "STRING": "s",
+    "TENSOR": "t",
+    "GRAPH": "g",
+    "SPARSE_TENSOR": "sparse_tensor",
+    "TYPE_PROTO": "tp",
+}
+_LIST_FIELDS = {
+    "FLOATS": "floats",
+    "INTS": "ints",
+    "STRINGS": "strings",
+    "TENSORS": "tensors",
+    "GRAPHS": "graphs",
+    "SPARSE_TENSORS": "sparse_tensors",
+    "TYPE_PROTOS": "type_protos",
+}
 
 
 class _Reader:
@@ -134,30 +156,29 @@ class _Reader:
 
     def _function(self, proto: onnx.FunctionProto) -> Function:
         place = f"function {_text(proto.name)!r}"
-        declared = _texts(proto.attribute)
-        nodes = self._nodes(proto.node, place, declared)
+        required, defaults = _texts(proto.attribute), self._attributes(proto.attribute_proto, place, ())
+        nodes = self._nodes(proto.node, place, (*required, *defaults))
         return Function(
             name=_text(proto.name),
             domain=_domain(proto.domain),
             overload=_text(proto.overload),
             inputs=_texts(proto.input),
             outputs=_texts(proto.output),
-            attributes=declared,
-            defaults=self._attributes(proto.attribute_proto, place, ()),
+            attributes=required,
+            defaults=defaults,
             nodes=nodes,
             opset_imports=self._imports(_opset_imports(proto.opset_import, place), nodes, place),
         )
 
     def _graph(self, proto: onnx.GraphProto, place: str, declared: tuple[str, ...] = ()) -> Graph:
-        sparse = {_text(one.values.name): self._sparse(one, place).to_dense() for one in proto.sparse_initializer}
-        dense = ((_text(one.name), self._tensor(one, f"an initializer of {place}")) for one in proto.initializer)
-        initializers = _unique((*dense, *sparse.items()), f"initializers of {place}")
+        sparse = {_text(one.values.name): _dense(self._sparse(one, place), place) for one in proto.sparse_initializer}
+        dense = {_text(one.name): self._tensor(one, f"an initializer of {place}") for one in proto.initializer}
         return Graph(
             name=_text(proto.name),
             inputs=_value_infos(proto.input, place),
             outputs=_value_infos(proto.output, place),
             nodes=self._nodes(proto.node, place, declared),
-            initializers=initializers,
+            initializers={**dense, **sparse},
             sparse=frozenset(sparse),
             value_info=_value_infos(proto.value_info, place),
         )
@@ -180,19 +201,19 @@ class _Reader:
         )
 
     def _corrected_domain(self, domain: str, op_type: str) -> str:
-        mistaken = domain in _MISTAKEN_DOMAINS and op_type in _TRAINING_OPERATORS
+        mistaken = domain in MISTAKEN_DOMAINS and op_type in _TRAINING_OPERATORS
         if not mistaken or (domain, op_type) in self._own_operators:
             return domain
-        self._note(f"{op_type} stands in the domain {domain!r}. It is read as {op_type} of {_TRAINING_DOMAIN!r}.")
-        return _TRAINING_DOMAIN
+        self._note(f"{op_type} stands in the domain {domain!r}. It is read as {op_type} of {TRAINING_DOMAIN!r}.")
+        return TRAINING_DOMAIN
 
     def _imports(self, imports: dict[str, int], nodes: Iterable[Node], place: str) -> dict[str, int]:
         """The imports, with the training operators' domain at version 1 where nodes use it and the file forgot it."""
-        used = any(node.domain == _TRAINING_DOMAIN for node in _with_subgraphs(nodes))
-        if not used or _TRAINING_DOMAIN in imports:
+        used = any(node.domain == TRAINING_DOMAIN for node in with_subgraphs(nodes))
+        if not used or TRAINING_DOMAIN in imports:
             return imports
-        self._note(f"Operators of {_TRAINING_DOMAIN!r} are used, but {place} does not import it. Version 1 is assumed.")
-        return {**imports, _TRAINING_DOMAIN: 1}
+        self._note(f"Operators of {TRAINING_DOMAIN!r} are used, but {place} does not import it. Version 1 is assumed.")
+        return {**imports, TRAINING_DOMAIN: 1}
 
     def _attributes(
         self, protos: Iterable[onnx.AttributeProto], place: str, declared: tuple[str, ...]
@@ -205,30 +226,30 @@ class _Reader:
         name = _text(proto.name)
         if proto.ref_attr_name:
             return AttributeReference(_text(proto.ref_attr_name))
-        if name in declared and len(proto.ListFields()) == 2:  # name and type alone: a reference that says no more
-            return AttributeReference(name)
         where = f"attribute {name!r} of {place}"
-        readers: dict[int, tuple[str, Callable[..., AttributeValue]]] = {
-            onnx.AttributeProto.FLOAT: ("f", float),
-            onnx.AttributeProto.INT: ("i", int),
-            onnx.AttributeProto.STRING: ("s", tensors.decoded),
-            onnx.AttributeProto.TENSOR: ("t", lambda one: self._tensor(one, where)),
-            onnx.AttributeProto.GRAPH: ("g", lambda one: self._graph(one, where, declared)),
-            onnx.AttributeProto.SPARSE_TENSOR: ("sparse_tensor", lambda one: self._sparse(one, where)),
-            onnx.AttributeProto.TYPE_PROTO: ("tp", lambda one: _value_type(one, where)),
-            onnx.AttributeProto.FLOATS: ("floats", float),
-            onnx.AttributeProto.INTS: ("ints", int),
-            onnx.AttributeProto.STRINGS: ("strings", tensors.decoded),
-            onnx.AttributeProto.TENSORS: ("tensors", lambda one: self._tensor(one, where)),
-            onnx.AttributeProto.GRAPHS: ("graphs", lambda one: self._graph(one, where, declared)),
-            onnx.AttributeProto.SPARSE_TENSORS: ("sparse_tensors", lambda one: self._sparse(one, where)),
-            onnx.AttributeProto.TYPE_PROTOS: ("type_protos", lambda one: _value_type(one, where)),
+        read: dict[str, Callable[..., AttributeValue]] = {
+            "FLOAT": float,
+            "INT": int,
+            "STRING": tensors.decoded,
+            "TENSOR": lambda one: self._tensor(one, where),
+            "GRAPH": lambda one: self._subgraph(one, where, declared),
+            "SPARSE_TENSOR": lambda one: self._sparse(one, where),
+            "TYPE_PROTO": lambda one: _value_type(one, where),
         }
-        if proto.type not in readers:
-            raise ModelError(f"The {where} has no known type ({proto.type}). Export the model again.")
-        field, read = readers[proto.type]
-        value = getattr(proto, field)
-        return tuple(map(read, value)) if field.endswith("s") and field != "s" else read(value)
+        kind = onnx.AttributeProto.AttributeType.Name(proto.type)
+        if kind in _SINGLE_FIELDS:
+            field = _SINGLE_FIELDS[kind]
+            if name in declared and not proto.HasField(field):  # a reference that some tools wrote without its name
+                return AttributeReference(name)
+            return read[kind](getattr(proto, field))
+        if kind in _LIST_FIELDS:
+            return tuple(map(read[kind.removesuffix("S")], getattr(proto, _LIST_FIELDS[kind])))
+        raise ModelError(f"The {where} says no type. Export the model again with a newer exporter.")
+
+    def _subgraph(self, proto: onnx.GraphProto, place: str, declared: tuple[str, ...]) -> Graph:
+        names = [one.name for one in proto.initializer] + [one.values.name for one in proto.sparse_initializer]
+        _unique(((name, None) for name in names), f"initializers of the {place}")
+        return self._graph(proto, place, declared)
 
     def _tensor(self, proto: onnx.TensorProto, place: str) -> np.ndarray:
         try:
@@ -258,6 +279,13 @@ def _check_sparse(values: np.ndarray, indices: np.ndarray, shape: tuple[int, ...
     bounds = np.prod(np.array(shape, object)) if indices.ndim == 1 else np.array(shape, np.int64)
     if min(shape, default=0) < 0 or np.any(indices < 0) or np.any(indices >= bounds):
         raise ModelError(f"The {label} has an index outside its shape {list(shape)}.")
+
+
+def _dense(sparse: SparseTensor, place: str) -> np.ndarray:
+    try:
+        return sparse.to_dense()
+    except (MemoryError, ValueError) as error:  # numpy's ValueError: more elements than an index can count
+        raise ModelError(f"A sparse initializer of {place} has the shape {list(sparse.shape)}: {error}.") from error
 
 
 def _value_infos(protos: Iterable[onnx.ValueInfoProto], place: str) -> tuple[ValueInfo, ...]:
@@ -322,11 +350,12 @@ def _opset_imports(entries: Iterable[onnx.OperatorSetIdProto], place: str) -> di
     return imports
 
 
-def _with_subgraphs(nodes: Iterable[Node]) -> Iterator[Node]:
+def with_subgraphs(nodes: Iterable[Node]) -> Iterator[Node]:
+    """The nodes and those of their subgraphs at any depth."""
     for node in nodes:
         yield node
         for graph in node.subgraphs:
-            yield from _with_subgraphs(graph.nodes)
+            yield from with_subgraphs(graph.nodes)
 
 
 def _unique(pairs: Iterable[tuple[str, AttributeValue]], what: str) -> dict[str, AttributeValue]:
@@ -339,7 +368,7 @@ def _unique(pairs: Iterable[tuple[str, AttributeValue]], what: str) -> dict[str,
 
 
 def _domain(domain: str) -> str:
-    return "" if domain == "ai.onnx" else _text(domain)
+    return normalize_domain(_text(domain))
 
 
 def _texts(names: Iterable[str]) -> tuple[str, ...]:

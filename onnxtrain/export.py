@@ -1,0 +1,47 @@
+"""From the state of a training run back to a model: one that resumes, or one that only infers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from onnxtrain.graph import write
+from onnxtrain.graph.model import Model
+
+if TYPE_CHECKING:
+    import onnx
+
+STEP_KEY = f"{write.METADATA_PREFIX}step"
+SEED_KEY = f"{write.METADATA_PREFIX}seed"
+
+
+def training_model(model: Model, variables: Mapping[str, np.ndarray], *, step: int, seed: str) -> onnx.ModelProto:
+    """The training model with the current values of its state variables, from which a run resumes exactly.
+
+    Args:
+      model: the model as it was read.
+      variables: current values by name; initializers that are not named keep their stored value.
+      step: how many training iterations the run has done.
+      seed: the random stream of the run, as text.
+
+    Raises:
+      StateError: no initializer has the name, or the value differs from it in shape or element type.
+    """
+    return write.with_values(model, variables, {STEP_KEY: str(step), SEED_KEY: seed})
+
+
+def inference_model(model: Model, variables: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+    """The inference graph with the current values, without training information.
+
+    Nodes stand as the model's author wrote them, also those in training mode (T-21).
+
+    Args:
+      model: the model as it was read.
+      variables: current values by name; those that only algorithms hold, such as momenta, are left out.
+
+    Raises:
+      StateError: no initializer has the name, or the value differs from it in shape or element type.
+    """
+    return write.inference_only(model, variables)
