@@ -1,0 +1,12 @@
+"""From operators to JAX: the rules, one module a family, and the interpreter that applies them to a graph.
+
+Importing this package registers every rule.
+"""
+
+from onnxtrain.lowering import (
+    elementwise,
+    optimizer,
+    random,
+)
+
+__all__ = ["elementwise", "optimizer", "random"]

@@ -1,0 +1,130 @@
+"""From a node and the values of its inputs to the arguments of its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxtrain import dtypes
+from onnxtrain.errors import OperatorError, StaticValueError
+from onnxtrain.lowering import static
+from onnxtrain.lowering.registry import NO_DEFAULT, Kind, Rule, RuleParameter
+from onnxtrain.schema import Schema
+
+_STATIC_KINDS = frozenset({Kind.INTS, Kind.FLOATS, Kind.INT, Kind.FLOAT, Kind.BOOL, Kind.STATIC})
+
+
+class StaticInputError(StaticValueError):
+    """A rule needs input number `position` to be static; the interpreter adds where it stands and how it came."""
+
+    def __init__(self, parameter: str, position: int):
+        super().__init__(f"Input '{parameter}' must be known while tracing.")
+        self.parameter = parameter
+        self.position = position
+
+
+@dataclass(frozen=True)
+class Injected:
+    """What the interpreter adds to a call beside inputs and attributes."""
+
+    key: Any
+    output_count: int
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The arguments of one call of a rule."""
+
+    positional: tuple[Any, ...]
+    keyword: Mapping[str, Any]
+
+    @property
+    def static(self) -> bool:
+        """Whether every input is known while tracing."""
+        return all(static.is_static(value) for value in self.positional)
+
+
+def bind(
+    rule: Rule, schema: Schema, inputs: Sequence[Any], attributes: Mapping[str, Any], injected: Injected
+) -> Arguments:
+    """Matches a node's inputs and attributes with the parameters of its rule.
+
+    `inputs` has None for an absent optional input. Raises `StaticInputError` for a traced value where the rule needs
+    a static one, and `OperatorError` for an input or attribute that is required and absent.
+    """
+    positional: list[Any] = []
+    keyword: dict[str, Any] = {}
+    for position, parameter in enumerate(rule.parameters):
+        if parameter.variadic:
+            positional.extend(_input(parameter, position + i, value) for i, value in enumerate(inputs[position:]))
+        elif parameter.positional and (position < len(schema.inputs) or parameter.name not in schema.attributes):
+            positional.append(_positional(parameter, position, inputs))
+        elif parameter.positional:
+            positional.append(_attribute(parameter, schema, attributes))
+        else:
+            keyword[parameter.name] = _keyword(parameter, schema, attributes, injected)
+    _check_arity(rule, inputs)
+    return Arguments(tuple(positional), keyword)
+
+
+def _check_arity(rule: Rule, inputs: Sequence[Any]) -> None:
+    if any(parameter.variadic for parameter in rule.parameters):
+        return
+    taken = sum(parameter.positional for parameter in rule.parameters)
+    if any(value is not None for value in inputs[taken:]):
+        raise OperatorError(f"It takes {taken} inputs and was given {len(inputs)}.")
+
+
+def _positional(parameter: RuleParameter, position: int, inputs: Sequence[Any]) -> Any:
+    value = inputs[position] if position < len(inputs) else None
+    if value is None and parameter.kind is not Kind.VALUE:
+        if parameter.default is NO_DEFAULT:
+            raise OperatorError(f"Input {position} ('{parameter.name}') is required and absent.")
+        return parameter.default
+    return _input(parameter, position, value)
+
+
+def _input(parameter: RuleParameter, position: int, value: Any) -> Any:
+    if parameter.kind in _STATIC_KINDS:
+        if not static.is_static(value):
+            raise StaticInputError(parameter.name, position)
+        return _python(parameter.kind, np.asarray(value))
+    return value
+
+
+def _python(kind: Kind, value: np.ndarray) -> Any:
+    if kind is Kind.STATIC:
+        return value
+    if kind in (Kind.INTS, Kind.FLOATS):
+        number = int if kind is Kind.INTS else float
+        return tuple(number(item) for item in value.reshape(-1).tolist())
+    if value.size != 1:
+        raise OperatorError(f"One number was expected, and an array of shape {list(value.shape)} was given.")
+    return {Kind.INT: int, Kind.FLOAT: float, Kind.BOOL: bool}[kind](value.reshape(())[()])
+
+
+def _keyword(parameter: RuleParameter, schema: Schema, attributes: Mapping[str, Any], injected: Injected) -> Any:
+    if parameter.kind is Kind.KEY:
+        return injected.key
+    if parameter.kind is Kind.OUTPUT_COUNT:
+        return injected.output_count
+    return _attribute(parameter, schema, attributes)
+
+
+def _attribute(parameter: RuleParameter, schema: Schema, attributes: Mapping[str, Any]) -> Any:
+    declared = schema.attributes.get(parameter.name)
+    value = attributes.get(parameter.name)
+    if value is None and declared is not None:
+        value = declared.default
+    if value is None:
+        if parameter.default is NO_DEFAULT:
+            raise OperatorError(f"Attribute '{parameter.name}' is required and absent.")
+        return parameter.default
+    if parameter.kind is Kind.DTYPE:
+        return dtypes.from_code(value).dtype if value else parameter.default
+    if parameter.boolean:
+        return bool(value)
+    return _python(parameter.kind, np.asarray(value)) if parameter.kind in _STATIC_KINDS else value

@@ -1,0 +1,76 @@
+"""Static and traced values: numpy arrays are known while tracing, JAX arrays are only known at run time.
+
+Shapes, axes and other small integers of a model are static; they are computed in numpy, so that reshapes work for
+every batch size and no 64-bit value is cut to 32 bits on the way. Rules that fold call `namespace` to compute with
+numpy or JAX, whichever the values are.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onnxtrain import dtypes
+from onnxtrain.errors import StaticValueError, UnsupportedError
+
+
+def is_static(value: Any) -> bool:
+    """Whether a value is known while tracing: numpy arrays and scalars, None, and containers of such."""
+    if isinstance(value, list | tuple):
+        return all(is_static(item) for item in value)
+    if isinstance(value, dict):
+        return all(is_static(item) for item in value.values())
+    return not isinstance(value, jax.Array)
+
+
+def namespace(*values: Any) -> ModuleType:
+    """`numpy` when every value is static, else `jax.numpy`."""
+    return np if all(is_static(value) for value in values) else jnp
+
+
+def known(value: Any, what: str) -> np.ndarray:
+    """The value as a numpy array, or an error that says it had to be known while tracing."""
+    if isinstance(value, jax.Array):
+        raise StaticValueError(f"{what} must be known while tracing, but it is only known at run time.")
+    return np.asarray(value)
+
+
+def device_dtype(dtype: np.dtype | type) -> np.dtype:
+    """The dtype that an array of this type has on the device: 64-bit integers are 32-bit unless 64-bit types are on."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(np.dtype(dtype)))
+
+
+def cast(value: Any, dtype: np.dtype | type) -> Any:
+    """The value in another element type, staying static or traced as it is; the caller has dealt with ranges."""
+    if is_static(value):
+        return np.asarray(value).astype(dtype)
+    return jax.lax.convert_element_type(value, device_dtype(dtype))
+
+
+def traced(value: Any) -> Any:
+    """A static array as the JAX array of the same values; what JAX's present setting cannot hold is refused."""
+    return jnp.asarray(representable(value)) if is_static(value) else value
+
+
+def representable(value: Any) -> Any:
+    """A static array in the types that JAX's present setting has, or an error when that would change a value."""
+    if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind in "OUSb":
+        return value
+    target = device_dtype(value.dtype)
+    if target == value.dtype:
+        return value
+    if value.dtype.kind not in "iu" or not _fits(value, target):
+        raise UnsupportedError(
+            f"A {dtypes.name_of(value.dtype)} value cannot be represented: 64-bit types are off in JAX. "
+            "Switch them on with jax.enable_x64(True), or use TrainingSession, which does so for its own calls."
+        )
+    return value.astype(target)
+
+
+def _fits(value: np.ndarray | np.generic, target: np.dtype) -> bool:
+    limits = np.iinfo(target)
+    return value.size == 0 or bool(limits.min <= value.min() and value.max() <= limits.max)
