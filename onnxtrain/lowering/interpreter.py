@@ -53,6 +53,8 @@ class Context:
     def node_key(self, node: Node, seed: float | None) -> Any:
         """The node's own stream: from the session's seed or else the node's (R-02), the salts and its identity (R-01)."""
         key = self.key if seed is None else jax.random.key(int(np.float32(seed).view(np.uint32)))
+        if key is None:
+            return None
         for salt in self.salts:
             key = jax.random.fold_in(key, salt)
         return jax.random.fold_in(key, zlib.crc32(f"{self.path}{_identity(node)}".encode()))
