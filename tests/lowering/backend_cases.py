@@ -1,0 +1,104 @@
+"""The public test suite that the onnx package carries, as records: models, inputs and expected outputs."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.loader import load_model_tests
+
+KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted", "real")
+
+EXPECTED_FAILURES = Path(__file__).with_name("expected_failures.toml")
+TOLERANCES = Path(__file__).with_name("tolerances.toml")
+
+
+@dataclass(frozen=True)
+class BackendCase:
+    """One case of the suite; `rtol` and `atol` are the suite's own."""
+
+    kind: str
+    name: str
+    source: Any
+    rtol: float
+    atol: float
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return self.source.model or onnx.load(Path(self.source.model_dir) / "model.onnx")
+
+    @property
+    def operator(self) -> str:
+        """The operator that the case is about, for the table of results."""
+        if self.kind != "node":
+            return self.kind
+        if "_expanded" in self.name:
+            return "function bodies"
+        return ", ".join(sorted({node.op_type for node in self.model.graph.node}))
+
+    def data_sets(self, model: onnx.ModelProto) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Inputs and expected outputs, in the order of the graph's."""
+        if self.source.data_sets is not None:
+            for inputs, outputs in self.source.data_sets:
+                yield [_plain(value) for value in inputs], [_plain(value) for value in outputs]
+            return
+        for folder in sorted(Path(self.source.model_dir).glob("test_data_set_*")):
+            yield _read_all(folder, "input", model.graph.input), _read_all(folder, "output", model.graph.output)
+
+
+def load_cases() -> list[BackendCase]:
+    """Every case of every kind, those in memory and those on disk."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the suite overflows on purpose while it builds its values
+        return [
+            BackendCase(kind, case.name, case, case.rtol, case.atol)
+            for kind in KINDS
+            for case in load_model_tests(kind=kind)
+        ]
+
+
+def expected_failures() -> dict[str, str]:
+    """Reason by case name."""
+    groups = tomllib.loads(EXPECTED_FAILURES.read_text())
+    return {case: group["reason"] for group in groups.values() for case in group["cases"]}
+
+
+def tolerances() -> dict[str, float]:
+    """Relative tolerance by case name, where the suite's own is too tight for a stated reason."""
+    groups = tomllib.loads(TOLERANCES.read_text())
+    return {case: group["rtol"] for group in groups.values() for case in group["cases"]}
+
+
+def _read_all(folder: Path, kind: str, values: Any) -> list[Any]:
+    count = len(list(folder.glob(f"{kind}_*.pb")))
+    return [_read(folder / f"{kind}_{i}.pb", values[i].type) for i in range(count)]
+
+
+def _read(path: Path, declared: onnx.TypeProto) -> Any:
+    which = declared.WhichOneof("value")
+    if which == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(path.read_bytes()))
+    if which == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(path.read_bytes()))
+    return _plain(onnx.TensorProto.FromString(path.read_bytes()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, onnx.TensorProto):
+        return numpy_helper.to_array(value)
+    if isinstance(value, onnx.SparseTensorProto):
+        dense = np.zeros(tuple(value.dims), numpy_helper.to_array(value.values).dtype)
+        dense.reshape(-1)[numpy_helper.to_array(value.indices)] = numpy_helper.to_array(value.values)
+        return dense
+    if isinstance(value, onnx.SequenceProto):
+        return numpy_helper.to_list(value)
+    if isinstance(value, onnx.OptionalProto):
+        return numpy_helper.to_optional(value)
+    return value
