@@ -121,8 +121,8 @@ def _extent(tensor: onnx.TensorProto, entries: dict[str, str], file_size: int) -
 
 
 def _whole_number(tensor: onnx.TensorProto, key: str, text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise _error(tensor, f"has the {key} {text!r}. It must be a whole number of bytes, 0 or more.")
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise _error(tensor, f"has the {key} {text[:40]!r}. It must be a whole number of bytes, 0 or more.")
     return int(text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +32,7 @@ from tests.graph.training_models import ALL_TRAINING_MODELS, TRAINING_DOMAIN, fl
 NUMBERS = [kind for kind in dtypes.ELEMENT_TYPES if kind.bits]
 
 
-def model_of(*nodes: onnx.NodeProto, **graph: object) -> onnx.ModelProto:
+def model_of(*nodes: onnx.NodeProto, **graph: Any) -> onnx.ModelProto:
     """A model of some nodes that need not make sense together."""
     return helper.make_model(helper.make_graph(list(nodes), "g", [], [], **graph), ir_version=10)
 
