@@ -29,8 +29,15 @@ READS_ONNX = ("schema", "graph.read", "graph.write", "graph.external_data", "aut
 WORKS_WITHOUT_JAX = ("errors", "dtypes", "schema", "graph", "authoring", "export")
 
 # What finds, calls and connects the rules; every other module of `lowering` is a family of rules.
-MACHINERY = ("lowering.registry", "lowering.static", "lowering.binding", "lowering.interpreter", "lowering.functions")
-A_FAMILY_MAY_IMPORT = ("lowering.registry", "lowering.static", "errors", "dtypes")
+MACHINERY = (
+    "lowering.registry",
+    "lowering.static",
+    "lowering.windows",
+    "lowering.binding",
+    "lowering.interpreter",
+    "lowering.functions",
+)
+A_FAMILY_MAY_IMPORT = ("lowering.registry", "lowering.static", "lowering.windows", "errors", "dtypes")
 
 
 @dataclass(frozen=True)

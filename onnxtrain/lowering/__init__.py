@@ -4,9 +4,14 @@ Importing this package registers every rule.
 """
 
 from onnxtrain.lowering import (
+    convolution,
     elementwise,
+    linear,
+    loss,
+    normalization,
     optimizer,
+    pooling,
     random,
 )
 
-__all__ = ["elementwise", "optimizer", "random"]
+__all__ = ["convolution", "elementwise", "linear", "loss", "normalization", "optimizer", "pooling", "random"]
