@@ -62,19 +62,27 @@ def to_array(tensor: onnx.TensorProto) -> np.ndarray:
     kind, shape = element_type(tensor), shape_of(tensor)
     if tensor.HasField("segment"):
         raise UnsupportedError(f"Tensor {tensor.name!r} is stored in segments. Save the model with whole tensors.")
+    flat = _elements(tensor, kind)
+    try:
+        return flat.reshape(shape)
+    except ValueError as error:  # more dimensions than numpy has, or an empty tensor with a huge one
+        raise ModelError(f"Tensor {tensor.name!r} declares the shape {list(shape)}: {error}.") from error
+
+
+def _elements(tensor: onnx.TensorProto, kind: ElementType) -> np.ndarray:
     if kind.name == "STRING":
-        return _strings(tensor, shape)
+        return _strings(tensor)
     raw = tensor.raw_data
-    return _from_raw(tensor, raw, kind).reshape(shape) if raw else _from_typed(tensor, kind).reshape(shape)
+    return _from_raw(tensor, raw, kind) if raw else _from_typed(tensor, kind)
 
 
-def _strings(tensor: onnx.TensorProto, shape: tuple[int, ...]) -> np.ndarray:
+def _strings(tensor: onnx.TensorProto) -> np.ndarray:
     if tensor.raw_data:
         raise ModelError(f"Tensor {tensor.name!r} holds strings in raw_data. ONNX keeps strings in string_data.")
-    _check_count(tensor, "string_data", len(tensor.string_data), math.prod(shape))
+    _check_count(tensor, "entries of string_data", len(tensor.string_data), math.prod(tensor.dims))
     flat = np.empty(len(tensor.string_data), dtypes.STRING)
     flat[:] = [decoded(element) for element in tensor.string_data]
-    return flat.reshape(shape)
+    return flat
 
 
 def decoded(text: bytes) -> str | bytes:
