@@ -1,0 +1,92 @@
+"""Writes the nodes of one graph in the operators of one opset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxtrain.authoring.names import Names
+
+TRAINING_DOMAIN = "ai.onnx.preview.training"
+
+
+class GraphBuilder:
+    """Collects nodes and initializers; every name that it is asked for becomes a fresh one.
+
+    Attributes:
+      names: the names that are taken in the model.
+      opset: the opset of ai.onnx that the nodes are written in, the model's own.
+      nodes: the nodes so far, in an order in which they can run.
+      initializers: the initializers so far.
+    """
+
+    def __init__(self, names: Names, opset: int):
+        self.names = names
+        self.opset = opset
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[TensorProto] = []
+
+    def nested(self) -> GraphBuilder:
+        """A builder for a subgraph: nodes of its own, the same names and initializers."""
+        inner = GraphBuilder(self.names, self.opset)
+        inner.initializers = self.initializers
+        return inner
+
+    def add(self, op_type: str, inputs: Sequence[str], output: str, *, name: str = "", **attributes: Any) -> str:
+        """Adds a node of ai.onnx with one output and returns the fresh name of that output."""
+        return self.add_node(op_type, inputs, (output,), name=name, **attributes)[0]
+
+    def add_node(
+        self,
+        op_type: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        name: str = "",
+        domain: str = "",
+        doc: str = "",
+        **attributes: Any,
+    ) -> tuple[str, ...]:
+        """Adds a node and returns the fresh names of its outputs."""
+        fresh = tuple(self.names.fresh(output) for output in outputs)
+        label = self.names.fresh(name) if name else ""
+        node = helper.make_node(op_type, list(inputs), list(fresh), label, doc or None, domain, **attributes)
+        self.nodes.append(node)
+        return fresh
+
+    def initializer(self, name: str, value: Any, element_type: int) -> str:
+        """Adds an initializer with this value, cast to an element type of ONNX, and returns its fresh name."""
+        dtype = helper.tensor_dtype_to_np_dtype(element_type)
+        tensor = numpy_helper.from_array(np.asarray(value).astype(dtype), self.names.fresh(name))
+        self.initializers.append(tensor)
+        return tensor.name
+
+    def integers(self, name: str, value: int | Sequence[int]) -> str:
+        """Adds an int64 initializer: a shape, axes, a count."""
+        return self.initializer(name, value, TensorProto.INT64)
+
+    def cast(self, value: str, element_type: int, output: str) -> str:
+        """Adds a Cast."""
+        return self.add("Cast", (value,), output, to=element_type)
+
+    def mean(self, value: str, output: str, axes: Sequence[int] | None = None, *, keepdims: int = 0) -> str:
+        """Adds a ReduceMean over some axes, or over all of them; its axes are an input since opset 18."""
+        if axes is None:
+            return self.add("ReduceMean", (value,), output, keepdims=keepdims)
+        if self.opset < 18:
+            return self.add("ReduceMean", (value,), output, axes=list(axes), keepdims=keepdims)
+        return self.add("ReduceMean", (value, self.integers(f"{output}/axes", axes)), output, keepdims=keepdims)
+
+    def filled(self, name: str, dims: Sequence[int], value: float, element_type: int) -> str:
+        """Adds nodes that make a tensor of one repeated value."""
+        dtype = helper.tensor_dtype_to_np_dtype(element_type)
+        shape = self.integers(f"{name}/shape", dims)
+        if self.opset >= 9:  # ConstantOfShape is younger than opset 7
+            element = numpy_helper.from_array(np.full(1, value, dtype))
+            return self.add("ConstantOfShape", (shape,), name, value=element)
+        element = self.initializer(f"{name}/value", np.full([1] * len(dims), value), element_type)
+        return self.add("Tile" if dims else "Identity", (element, shape) if dims else (element,), name)

@@ -1,0 +1,78 @@
+"""The value that the loss looks at: an output of the model, or the logits before its last Softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from onnxtrain.authoring.builder import GraphBuilder
+from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value, is_standard
+from onnxtrain.authoring.value_types import Types
+from onnxtrain.errors import ModelError
+
+# what may stand between the last Softmax and the output without touching any value
+_RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the prediction comes from.
+
+    Attributes:
+      output: the output of the model that is trained.
+      value: the value of the inference graph that the loss starts from.
+      tail: the nodes from there to the output that only reshape, in order.
+      class_axis: the axis of the class scores; None where nothing says it.
+    """
+
+    output: str
+    value: str
+    tail: tuple[onnx.NodeProto, ...] = ()
+    class_axis: int | None = None
+
+    def write_tail(self, builder: GraphBuilder, value: str, renamed: Mapping[str, str]) -> str:
+        """Reshapes `value` as the model reshapes its last Softmax."""
+        for node in self.tail:
+            inputs = (value, *(renamed.get(name, name) for name in node.input[1:]))
+            attributes = {attribute.name: attribute_value(node, attribute.name) for attribute in node.attribute}
+            value = builder.add(node.op_type, inputs, f"{node.output[0]}/logits", **attributes)
+        return value
+
+
+def choose_output(graph: onnx.GraphProto, types: Types, output: str | None) -> str:
+    """The output of the model that the loss looks at.
+
+    Raises:
+      ModelError: it does not exist, it is no float tensor, or there are several and none was named.
+    """
+    names = [value.name for value in graph.output]
+    if output is None:
+        candidates = [name for name in names if types.element_type(name) in FLOAT_TYPES]
+        if len(candidates) != 1:
+            found = f"has {len(candidates)}: {candidates}" if candidates else f"has none among its outputs {names}"
+            raise ModelError(f"A loss needs one float output, but the model {found}. Name one with `output`.")
+        return candidates[0]
+    if output not in names:
+        raise ModelError(f"The model has no output {output!r}. Its outputs are {names}.")
+    if types.element_type(output) not in FLOAT_TYPES:
+        raise ModelError(f"Output {output!r} is no float tensor, so no gradient reaches it. Choose one of {names}.")
+    return output
+
+
+def find_source(graph: onnx.GraphProto, output: str, *, before_softmax: bool) -> Source:
+    """Where the loss starts: at the output, or before the Softmax or LogSoftmax that the model ends in.
+
+    Cross entropy takes the logarithm of a softmax by itself, stably; doing it twice would train another function.
+    """
+    producers = {name: node for node in graph.node for name in node.output}
+    tail: list[onnx.NodeProto] = []
+    node = producers.get(output)
+    while node is not None and is_standard(node, *_RESHAPES):
+        tail.append(node)
+        node = producers.get(node.input[0])
+    if not before_softmax or node is None or not is_standard(node, "Softmax", "LogSoftmax"):
+        return Source(output, output)
+    axis = None if tail else attribute_value(node, "axis")
+    return Source(output, node.input[0], tuple(reversed(tail)), axis)

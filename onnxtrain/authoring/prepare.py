@@ -1,0 +1,135 @@
+"""From an inference model to a training model: the steps, one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx
+
+from onnxtrain.authoring import batch, rewrites
+from onnxtrain.authoring.initializers import KEEP, find_scheme
+from onnxtrain.authoring.losses import find_loss
+from onnxtrain.authoring.names import Names
+from onnxtrain.authoring.optimizers import Optimizer, find_optimizer
+from onnxtrain.authoring.prediction import choose_output, find_source
+from onnxtrain.authoring.protos import default_opset, replace_nodes
+from onnxtrain.authoring.training_info import Recipe, add_training_info
+from onnxtrain.authoring.value_types import infer_types
+from onnxtrain.authoring.weights import choose_weights
+from onnxtrain.errors import ModelError, UnsupportedError
+from onnxtrain.graph.order import sort_nodes
+from onnxtrain.graph.read import read_model
+
+_TRAINING_IR_VERSION = 7
+_OLDEST_OPSET = 7
+
+
+def make_trainable(
+    model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    loss: str = "softmax_cross_entropy",
+    optimizer: str | Optimizer = "adam",
+    learning_rate: float = 1e-3,
+    trainable: str | Sequence[str] | None = None,
+    frozen: str | Sequence[str] | None = None,
+    output: str | None = None,
+    class_axis: int | None = None,
+    initialize: str = KEEP,
+    seed: int | None = 0,
+    free_batch: bool = False,
+) -> onnx.ModelProto:
+    """Adds training information to an inference model: plain ONNX in, plain ONNX out.
+
+    The result infers what the model infers. Its one `TrainingInfoProto` holds an algorithm that reads the model's
+    inputs and one more, `labels`, and computes the scalar `loss`, its gradients by the operator `Gradient`, and the
+    next weights; all of it in operators of the model's own opset. Where the model has BatchNormalization or Dropout,
+    the algorithm holds a training-mode copy of the forward pass. The running statistics, the optimizer's state, the
+    step counter and the `learning_rate` are state variables like the weights, so that a saved model resumes exactly.
+
+    Args:
+      model: a file or a `ModelProto`, which is not changed.
+      loss: `"softmax_cross_entropy"` takes int64 class numbers as labels, of the shape of the output without its
+        class axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits.
+        `"mean_squared_error"` takes labels of the type and shape of the output.
+      optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adam"`, or an optimizer of `onnxtrain.authoring.optimizers`
+        with coefficients of its own.
+      learning_rate: what the state variable `learning_rate` starts with.
+      trainable: glob patterns over the names of weights; only these are trained. A full name may also be that of a
+        float tensor that is no weight by its place, such as a scalar. By default all weights that influence the
+        output are trained: every float tensor that a layer uses as one, no constants of plain arithmetic.
+      frozen: glob patterns; weights that match are not trained. A BatchNormalization whose scale and bias are both
+        not trained keeps its running statistics and goes on using them.
+      output: the output that the loss looks at; needed when there are several float outputs.
+      class_axis: the axis of the class scores; by default axis 1 of images (rank 4 and more), else the last.
+      initialize: what the initialization graph does with the weights: `"keep"` leaves them at their stored values;
+        `"glorot_uniform"`, `"glorot_normal"`, `"he_uniform"` and `"he_normal"` draw kernels and embeddings anew and
+        set biases to 0 and scales to 1.
+      seed: fixes what is drawn; None leaves it to the seed of the session.
+      free_batch: first lets the model take any batch size where its author fixed one (`free_batch`).
+
+    Raises:
+      ModelError: the model has no such output, a pattern matches no weight, or there is nothing to train.
+      UnsupportedError: a name that is not known, or a model that cannot be trained as it stands.
+    """
+    recipe = Recipe(find_loss(loss), find_optimizer(optimizer), learning_rate, find_scheme(initialize), seed)
+    proto = _private_copy(model)
+    if free_batch:
+        proto = batch.free_batch(proto)
+    names = Names(proto)
+    _make_ready(proto, names)
+    types = infer_types(proto)
+    target = choose_output(proto.graph, types, output)
+    source = find_source(proto.graph, target, before_softmax=loss == "softmax_cross_entropy")
+    weights = choose_weights(proto, types, source.value, _patterns(trainable), _patterns(frozen))
+    rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
+    _drop_inputs(proto.graph, {weight.name for weight in weights})
+    source = source if class_axis is None else replace(source, class_axis=class_axis)
+    add_training_info(proto, names, types, source, weights, recipe)
+    return proto
+
+
+def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return (patterns,) if isinstance(patterns, str) else None if patterns is None else tuple(patterns)
+
+
+def _private_copy(source: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
+    """The model in memory, its nodes in an order in which they can run."""
+    model = read_model(source)
+    proto = model.proto
+    if proto.training_info:
+        raise ModelError(
+            f"The model has training information already ({len(proto.training_info)} training_info). Export it for "
+            "inference first, then prepare the exported model."
+        )
+    if 0 < default_opset(proto) < _OLDEST_OPSET:
+        raise UnsupportedError(
+            f"The model imports opset {default_opset(proto)} of ai.onnx. Training is written for opset {_OLDEST_OPSET} "
+            "and newer. Convert the model first (onnx.version_converter)."
+        )
+    graph = model.graph
+    positions = {id(node): index for index, node in enumerate(graph.nodes)}
+    ordered = sort_nodes(graph.nodes, {*graph.input_names, *graph.initializers}, graph.name)
+    order = [positions[id(node)] for node in ordered]
+    if order != sorted(order):
+        replace_nodes(proto.graph, [proto.graph.node[index] for index in order])
+    return proto
+
+
+def _make_ready(model: onnx.ModelProto, names: Names) -> None:
+    """Rewrites the inference graph without changing what it infers, so that its weights can be state variables."""
+    if model.ir_version < 4:
+        # from IR version 4 on, an initializer that is also an input is a default that a feed overrides (T-17)
+        _drop_inputs(model.graph, {tensor.name for tensor in model.graph.initializer})
+    model.ir_version = max(model.ir_version, _TRAINING_IR_VERSION)
+    rewrites.switch_to_inference(model.graph)
+    rewrites.move_weights_out(model.graph, names)
+    rewrites.separate_vectors(model.graph)
+    rewrites.separate_statistics(model.graph, names)
+
+
+def _drop_inputs(graph: onnx.GraphProto, dropped: set[str]) -> None:
+    for value in list(graph.input):
+        if value.name in dropped:
+            graph.input.remove(value)

@@ -1,0 +1,146 @@
+"""Writes the `TrainingInfoProto`: one step of training, and the initialization of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from onnxtrain.authoring.builder import TRAINING_DOMAIN, GraphBuilder
+from onnxtrain.authoring.forward import TrainingForward
+from onnxtrain.authoring.initializers import Scheme, write_constants, write_weights
+from onnxtrain.authoring.losses import Loss, LossWriter, Prediction
+from onnxtrain.authoring.names import Names
+from onnxtrain.authoring.optimizers import Optimizer
+from onnxtrain.authoring.prediction import Source
+from onnxtrain.authoring.protos import default_opset, needed_nodes
+from onnxtrain.authoring.updates import Update, write_updates
+from onnxtrain.authoring.value_types import Types
+from onnxtrain.authoring.weights import Weight, listed
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is to be trained.
+
+    Attributes:
+      loss: writes the loss.
+      optimizer: writes the step of a weight.
+      learning_rate: what the state variable of that name starts with.
+      scheme: how weights are drawn anew; None to keep them.
+      seed: fixes what is drawn; None to leave it to the session.
+    """
+
+    loss: LossWriter
+    optimizer: Optimizer
+    learning_rate: float
+    scheme: Scheme | None
+    seed: int | None
+
+
+def add_training_info(
+    model: onnx.ModelProto, names: Names, types: Types, source: Source, weights: Sequence[Weight], recipe: Recipe
+) -> None:
+    """Adds one `TrainingInfoProto` to an inference model whose weights are initializers."""
+    builder = GraphBuilder(names, default_opset(model))
+    trained = {weight.name for weight in weights}
+    forward = TrainingForward(model, types, _read_by_loss(source), trained, builder)
+    loss = _write_loss(builder, types, source, forward.renamed, recipe)
+    gradients = _write_gradients(builder, weights, _data_inputs(model.graph, source), loss)
+    updates = write_updates(builder, recipe.optimizer, weights, gradients, recipe.learning_rate)
+    updates += forward.statistics
+
+    info = model.training_info.add()
+    info.algorithm.CopyFrom(_algorithm(builder, loss, updates))
+    info.algorithm.doc_string = _description(source, weights, loss, forward, recipe)
+    info.update_binding.extend(_binding({update.variable: update.value for update in updates}))
+    _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward.statistics, recipe)
+    if all(entry.domain != TRAINING_DOMAIN for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(TRAINING_DOMAIN, 1))
+
+
+def _read_by_loss(source: Source) -> set[str]:
+    return {source.value, *(name for node in source.tail for name in node.input[1:] if name)}
+
+
+def _data_inputs(graph: onnx.GraphProto, source: Source) -> list[str]:
+    """The inputs that the loss depends on and that are fed: those with no value in the file."""
+    stored = {tensor.name for tensor in graph.initializer}
+    stored |= {sparse.values.name for sparse in graph.sparse_initializer}
+    _, read = needed_nodes(graph.node, _read_by_loss(source))
+    return [value.name for value in graph.input if value.name in read and value.name not in stored]
+
+
+def _write_loss(
+    builder: GraphBuilder, types: Types, source: Source, renamed: Mapping[str, str], recipe: Recipe
+) -> Loss:
+    value = source.write_tail(builder, renamed.get(source.value, source.value), renamed)
+    element_type, dims = types.element_type(source.output), types.dimensions(source.output)
+    return recipe.loss(builder, Prediction(source.output, value, element_type, dims, source.class_axis))
+
+
+def _write_gradients(
+    builder: GraphBuilder, weights: Sequence[Weight], data_inputs: Sequence[str], loss: Loss
+) -> tuple[str, ...]:
+    xs = [weight.name for weight in weights]
+    zs = [*data_inputs, loss.labels.name]
+    outputs = [f"{name}/gradient" for name in xs]
+    return builder.add_node(
+        "Gradient", [*xs, *zs], outputs, name="gradient", domain=TRAINING_DOMAIN, xs=xs, zs=zs, y=loss.value
+    )
+
+
+def _algorithm(builder: GraphBuilder, loss: Loss, updates: Iterable[Update]) -> onnx.GraphProto:
+    outputs = [helper.make_tensor_value_info(loss.value, loss.element_type, [])]
+    outputs += [helper.make_tensor_value_info(update.value, update.element_type, update.dims) for update in updates]
+    return helper.make_graph(builder.nodes, "training_step", [loss.labels], outputs, builder.initializers)
+
+
+def _add_initialization(
+    info: onnx.TrainingInfoProto,
+    builder: GraphBuilder,
+    weights: Sequence[Weight],
+    updates: Iterable[Update],
+    statistics: Sequence[Update],
+    recipe: Recipe,
+) -> None:
+    anew = recipe.scheme is not None
+    filled = [update for update in updates if anew or update not in statistics]
+    initial = write_constants(builder, filled)
+    if recipe.scheme is not None:
+        initial |= write_weights(builder, weights, recipe.scheme, recipe.seed)
+    if not initial:
+        return
+    shapes = {update.variable: update for update in updates}
+    outputs = [
+        helper.make_tensor_value_info(value, shapes[variable].element_type, shapes[variable].dims)
+        for variable, value in initial.items()
+    ]
+    graph = helper.make_graph(builder.nodes, "initialization", [], outputs, builder.initializers)
+    what = "Draws the weights anew and sets" if anew else "Keeps the weights and sets"
+    graph.doc_string = f"{what} the state of the optimizer back to zero."
+    info.initialization.CopyFrom(graph)
+    info.initialization_binding.extend(_binding(initial))
+
+
+def _binding(pairs: Mapping[str, str]) -> list[onnx.StringStringEntryProto]:
+    return [onnx.StringStringEntryProto(key=key, value=value) for key, value in pairs.items()]
+
+
+def _description(
+    source: Source, weights: Sequence[Weight], loss: Loss, forward: TrainingForward, recipe: Recipe
+) -> str:
+    """What whoever opens the file needs to know of the algorithm."""
+    start = "" if source.value == source.output else f", from the value {source.value!r} before its Softmax"
+    mode = "The forward pass is the inference graph's."
+    if forward.renamed:
+        mode = "The nodes training/... are the forward pass with BatchNormalization and Dropout in training mode."
+    names = [weight.name for weight in weights]
+    return (
+        f"One step of training. {loss.value!r} is the {recipe.loss.__name__.replace('_', ' ')} of output "
+        f"{source.output!r}{start}, against the input {loss.labels.name!r}. {mode} "
+        f"{type(recipe.optimizer).__name__} trains {len(names)} tensors: {listed(names)}. "
+        "The learning rate is a state variable: set it between two steps."
+    )

@@ -1,0 +1,128 @@
+"""Which tensors of a model are trained."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import TensorProto
+
+from onnxtrain.authoring.protos import FLOAT_TYPES, input_at, is_standard, reads, stored_tensors
+from onnxtrain.authoring.roles import NOT_DIFFERENTIABLE, Role
+from onnxtrain.authoring.survey import Use, find_uses
+from onnxtrain.authoring.value_types import Types
+from onnxtrain.errors import ModelError
+
+_STATISTICS = (3, 4)  # inputs of BatchNormalization
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor that is trained; `use` is None for one that only its name in `trainable` makes a weight."""
+
+    name: str
+    element_type: int
+    dims: tuple[int, ...]
+    use: Use | None
+
+    @property
+    def role(self) -> Role:
+        return self.use.role if self.use else Role.OTHER
+
+
+def choose_weights(
+    model: onnx.ModelProto,
+    types: Types,
+    output: str,
+    trainable: Sequence[str] | None = None,
+    frozen: Sequence[str] | None = None,
+) -> tuple[Weight, ...]:
+    """The weights that influence `output`, in the order in which they are used, cut down by name patterns.
+
+    `trainable` and `frozen` hold glob patterns over the names of weights. A name without wildcards in `trainable`
+    may also name a float tensor that is no weight by its place, such as a scalar.
+
+    Raises:
+      ModelError: a pattern matches nothing, or nothing is left to train.
+    """
+    stored = stored_tensors(model.graph)
+    influential = _influential(model.graph, output)
+    weights = {
+        name: Weight(name, stored[name].data_type, tuple(stored[name].dims), use)
+        for name, use in find_uses(model, stored, types).items()
+        if name in influential
+    }
+    statistics = running_statistics(model.graph)
+    weights = {name: weight for name, weight in weights.items() if name not in statistics}
+    if not weights and not trainable:
+        raise _nothing_to_train(stored, output)
+    named = {
+        name: Weight(name, tensor.data_type, tuple(tensor.dims), None)
+        for name, tensor in stored.items()
+        if name in influential and name not in statistics and tensor.data_type in FLOAT_TYPES
+    }
+    chosen = weights if trainable is None else _select(trainable, weights, named)
+    dropped = _matches(frozen or (), weights, "frozen")
+    kept = tuple(weight for name, weight in chosen.items() if name not in dropped)
+    if not kept:
+        raise ModelError(
+            f"Every weight that influences {output!r} is frozen: {listed(chosen)}. Leave at least one to train."
+        )
+    return kept
+
+
+def running_statistics(graph: onnx.GraphProto) -> set[str]:
+    """The names of what every BatchNormalization reads as its running mean and variance."""
+    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
+    return {input_at(node, index) for node in norms for index in _STATISTICS}
+
+
+def _influential(graph: onnx.GraphProto, output: str) -> set[str]:
+    """The values that a change of which can change `output` continuously."""
+    found = {output}
+    for node in reversed(graph.node):
+        if not found.isdisjoint(node.output) and not is_standard(node, *NOT_DIFFERENTIABLE):
+            found.update(reads(node))
+    return found
+
+
+def _select(patterns: Sequence[str], weights: Mapping[str, Weight], named: Mapping[str, Weight]) -> dict[str, Weight]:
+    exact = {pattern: named[pattern] for pattern in patterns if pattern in named and pattern not in weights}
+    matched = _matches([pattern for pattern in patterns if pattern not in exact], weights, "trainable")
+    return {**{name: weight for name, weight in weights.items() if name in matched}, **exact}
+
+
+def _matches(patterns: Sequence[str], weights: Mapping[str, Weight], argument: str) -> set[str]:
+    matched: set[str] = set()
+    for pattern in patterns:
+        # a name such as `layers[0].weight` is also a glob pattern, one that does not match itself
+        found = {name for name in weights if name == pattern or fnmatch.fnmatchcase(name, pattern)}
+        if not found:
+            raise _no_match(pattern, weights, argument)
+        matched |= found
+    return matched
+
+
+def _no_match(pattern: str, weights: Mapping[str, Weight], argument: str) -> ModelError:
+    close = difflib.get_close_matches(pattern, weights, n=3, cutoff=0.4)
+    hint = f"Did you mean {', '.join(map(repr, close))}?" if close else f"The weights are {listed(weights)}."
+    return ModelError(f"{argument}={pattern!r} matches no weight of the model. {hint}")
+
+
+def _nothing_to_train(stored: Mapping[str, TensorProto], output: str) -> ModelError:
+    floats = [name for name, tensor in stored.items() if tensor.data_type in FLOAT_TYPES]
+    found = f"its float tensors are {listed(floats)}, none of them used as a weight" if floats else "it has none"
+    return ModelError(
+        f"The model has nothing to train: output {output!r} must depend on a float weight, but {found}. "
+        "Quantized weights and trees are not trained; name a float tensor in `trainable` to train it all the same."
+    )
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Names in words, the first few of many."""
+    shown = list(names)
+    text = ", ".join(map(repr, shown[:most]))
+    return text + (f" and {len(shown) - most} more" if len(shown) > most else "")
