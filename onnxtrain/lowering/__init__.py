@@ -6,6 +6,7 @@ Importing this package registers every rule.
 from onnxtrain.lowering import (
     convolution,
     elementwise,
+    image,
     linear,
     loss,
     normalization,
@@ -14,4 +15,4 @@ from onnxtrain.lowering import (
     random,
 )
 
-__all__ = ["convolution", "elementwise", "linear", "loss", "normalization", "optimizer", "pooling", "random"]
+__all__ = ["convolution", "elementwise", "image", "linear", "loss", "normalization", "optimizer", "pooling", "random"]
