@@ -36,12 +36,12 @@ def dropout_in_test_mode_with_boolean_mask(data: Array) -> tuple[Array, Array]:
 def dropout(
     data: Array, ratio: Array | None = None, training_mode: Array | None = None, *, key: Key
 ) -> tuple[Array, Array]:
-    ratio = np.float32(0.5) if ratio is None else cast(ratio, np.float32).reshape(())
     if training_mode is None or (is_static(training_mode) and not training_mode):
         return _keep(data)
+    dropped: Array = np.float32(0.5) if ratio is None else cast(ratio, np.float32).reshape(())
     if not is_static(training_mode):
-        ratio = jnp.where(training_mode.reshape(()), ratio, jnp.zeros((), np.float32))
-    return _drop(key, data, ratio)
+        dropped = jnp.where(training_mode.reshape(()), dropped, jnp.zeros((), np.float32))
+    return _drop(key, data, dropped)
 
 
 def _keep(data: Array) -> tuple[Array, Array]:
