@@ -4,15 +4,35 @@ Importing this package registers every rule.
 """
 
 from onnxtrain.lowering import (
+    activation,
+    constant,
     convolution,
     elementwise,
     image,
+    indexing,
     linear,
     loss,
     normalization,
     optimizer,
     pooling,
     random,
+    reduction,
+    shape,
 )
 
-__all__ = ["convolution", "elementwise", "image", "linear", "loss", "normalization", "optimizer", "pooling", "random"]
+__all__ = [
+    "activation",
+    "constant",
+    "convolution",
+    "elementwise",
+    "image",
+    "indexing",
+    "linear",
+    "loss",
+    "normalization",
+    "optimizer",
+    "pooling",
+    "random",
+    "reduction",
+    "shape",
+]

@@ -17,6 +17,9 @@ import numpy as np
 from onnxtrain import dtypes
 from onnxtrain.errors import StaticValueError, UnsupportedError
 
+# A larger array that a node makes from a small one is made at run time: it would be a constant in the compiled code.
+MAX_STATIC_ELEMENTS = 1 << 18
+
 
 def is_static(value: Any) -> bool:
     """Whether a value is known while tracing: numpy arrays and scalars, None, and containers of such."""
@@ -54,6 +57,11 @@ def cast(value: Any, dtype: np.dtype | type) -> Any:
 def traced(value: Any) -> Any:
     """A static array as the JAX array of the same values; what JAX's present setting cannot hold is refused."""
     return jnp.asarray(representable(value)) if is_static(value) else value
+
+
+def traced_if_large(value: Any, elements: int) -> Any:
+    """The value that an array of so many elements is made from: a JAX array if that one had better not be static."""
+    return value if elements <= MAX_STATIC_ELEMENTS or value.dtype == dtypes.STRING else traced(value)
 
 
 def representable(value: Any) -> Any:
