@@ -39,6 +39,34 @@ def _biased(y: Array, b: Array | None) -> Array:
     return y if b is None else y + b.reshape(-1, *(1,) * (y.ndim - 2))
 
 
+@op("ConvInteger")
+def conv_integer(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None = None,
+    w_zero_point: Array | None = None,
+    *,
+    auto_pad: str,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Padding is the zero point of x. The zero point of w may be one number for each output channel."""
+    _check_kernel(w, kernel_shape)
+    axes = windows.place(x.shape[2:], w.shape[2:], strides, pads, dilations, auto_pad)
+    return windows.convolve(_centred(x, x_zero_point), _centred(w, w_zero_point), axes, group)
+
+
+def _centred(x: Array, zero_point: Array | None) -> Array:
+    x = jnp.asarray(x).astype(jnp.int32)
+    if zero_point is None:
+        return x
+    each = zero_point.reshape(-1, *(1,) * (x.ndim - 1)) if zero_point.size > 1 else zero_point.reshape(())
+    return x - each.astype(jnp.int32)
+
+
 @op("ConvTranspose")
 def conv_transpose(
     x: Array,

@@ -143,7 +143,7 @@ def _resized(x: Array, axes: Sequence[int], extents: Sequence[_Extent], scheme: 
         raise OperatorError(f"mode must be nearest, linear or cubic, not {scheme.mode!r}.")
     dtype = np.dtype(x.dtype)
     inexact = dtypes.is_float(dtype) or dtypes.is_complex(dtype)
-    y = jnp.asarray(x).astype(jnp.promote_types(dtype, jnp.float32) if inexact else float)
+    y = static.widened(x) if inexact else jnp.asarray(x).astype(float)
     for axis, extent in changed:
         y = _interpolated(y, axis, extent, scheme)
     return y.astype(dtype) if inexact else _saturated(y, dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 
 from onnxtrain.lowering.registry import Array, op
+from onnxtrain.lowering.static import widened
 
 
 @op("MatMul")
@@ -41,8 +42,7 @@ def einsum(*inputs: Array, equation: str) -> Array:
 
 @op("Det")
 def det(x: Array) -> Array:
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return jnp.linalg.det(x.astype(wide)).astype(x.dtype)
+    return jnp.linalg.det(widened(x)).astype(x.dtype)
 
 
 @op("MatMulInteger")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from onnxtrain.errors import OperatorError
 from onnxtrain.lowering.registry import Array, op
+from onnxtrain.lowering.static import widened
 
 
 @op("SoftmaxCrossEntropyLoss")
@@ -22,7 +23,7 @@ def softmax_cross_entropy_loss(
 
     Undefined in ONNX: a label outside [0, C) gives NaN.
     """
-    log_prob = jax.nn.log_softmax(_wide(scores), axis=1)
+    log_prob = jax.nn.log_softmax(widened(scores), axis=1)
     loss = _nll(log_prob, labels, weights, ignore_index, reduction)
     return loss.astype(scores.dtype), log_prob.astype(scores.dtype)
 
@@ -40,11 +41,7 @@ def negative_log_likelihood_loss(
 
     Undefined in ONNX: a label outside [0, C) gives NaN.
     """
-    return _nll(_wide(input), target, weight, ignore_index, reduction).astype(input.dtype)
-
-
-def _wide(x: Array) -> Array:
-    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+    return _nll(widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
 
 
 def _nll(log_prob: Array, labels: Array, weights: Array | None, ignore_index: int | None, reduction: str) -> Array:

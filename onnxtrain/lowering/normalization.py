@@ -9,10 +9,7 @@ from jax import lax
 
 from onnxtrain.lowering import windows
 from onnxtrain.lowering.registry import Array, DType, Ints, OutputCount, op
-
-
-def _wide(x: Array) -> Array:
-    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
+from onnxtrain.lowering.static import wide_dtype, widened
 
 
 def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
@@ -73,7 +70,7 @@ def _batch_axes(x: Array) -> tuple[int, ...]:
 
 def _per_channel(values: Array, x: Array, axes: Sequence[int]) -> Array:
     """Values of each channel, shaped to go with x."""
-    return _wide(values).reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
+    return widened(values).reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
 
 
 def _with_given_statistics(
@@ -86,7 +83,7 @@ def _with_given_statistics(
 def _with_batch_statistics(
     x: Array, scale: Array, b: Array, axes: Sequence[int], epsilon: float
 ) -> tuple[Array, Array, Array]:
-    mean, var = _moments(_wide(x), axes)
+    mean, var = _moments(widened(x), axes)
     return _normalized(x, scale, b, mean, var, axes, epsilon), mean, var
 
 
@@ -94,17 +91,17 @@ def _normalized(
     x: Array, scale: Array, b: Array, mean: Array, var: Array, axes: Sequence[int], epsilon: float
 ) -> Array:
     factor = _like(lax.rsqrt(var + epsilon), x) * _like(_per_channel(scale, x, axes), x)
-    return ((_wide(x) - _like(mean, x)) * factor + _like(_per_channel(b, x, axes), x)).astype(x.dtype)
+    return ((widened(x) - _like(mean, x)) * factor + _like(_per_channel(b, x, axes), x)).astype(x.dtype)
 
 
 def _like(values: Array, x: Array) -> Array:
     """Values in the type that x is normalized in: scale and statistics may have types of their own."""
-    return values.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return values.astype(wide_dtype(x.dtype))
 
 
 def _running(old: Array, new: Array, momentum: float) -> Array:
     old = jnp.asarray(old)
-    wide = _wide(old)
+    wide = widened(old)
     return (wide * momentum + new.astype(wide.dtype) * (1 - momentum)).astype(old.dtype)
 
 
@@ -113,16 +110,16 @@ def layer_normalization(
     x: Array, scale: Array, b: Array | None = None, *, axis: int, epsilon: float, stash_type: DType
 ) -> tuple[Array, Array, Array]:
     """The statistics are computed in float32 at least, and in double for a double input, whatever their stash_type."""
-    mean, var = _moments(_wide(x), range(axis % x.ndim, x.ndim))
+    mean, var = _moments(widened(x), range(axis % x.ndim, x.ndim))
     inverse = lax.rsqrt(var + epsilon)
-    y = ((_wide(x) - mean) * inverse).astype(x.dtype) * scale
+    y = ((widened(x) - mean) * inverse).astype(x.dtype) * scale
     return y if b is None else y + b, mean.astype(stash_type), inverse.astype(stash_type)
 
 
 @op("RMSNormalization")
 def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float, stash_type: DType) -> Array:
     """The mean square is computed in float32 at least, and in double for a double input, whatever the stash_type."""
-    wide = _wide(x)
+    wide = widened(x)
     square = jnp.square(wide).mean(tuple(range(axis % x.ndim, x.ndim)), keepdims=True)
     return (wide * lax.rsqrt(square + epsilon)).astype(x.dtype) * scale
 
@@ -130,7 +127,7 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float, stas
 @op("InstanceNormalization")
 def instance_normalization(input: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
     axes = range(2, input.ndim)
-    mean, var = _moments(_wide(input), axes)
+    mean, var = _moments(widened(input), axes)
     return _normalized(input, scale, b, mean, var, _batch_axes(input), epsilon)
 
 
@@ -150,7 +147,7 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, 
 
 
 def _group_normalized(x: Array, scale: Array, bias: Array, epsilon: float, num_groups: int) -> Array:
-    wide = _wide(x)
+    wide = widened(x)
     groups = wide.reshape(x.shape[0], num_groups, -1)
     mean, var = _moments(groups, (2,))
     normal = ((groups - mean) * lax.rsqrt(var + epsilon)).reshape(x.shape).astype(x.dtype)
@@ -161,7 +158,7 @@ def _group_normalized(x: Array, scale: Array, bias: Array, epsilon: float, num_g
 @op("LpNormalization")
 def lp_normalization(input: Array, *, axis: int, p: int) -> Array:
     """A vector of zeros stays one, with gradient 0."""
-    wide = _wide(input)
+    wide = widened(input)
     total = (jnp.abs(wide) if p == 1 else jnp.square(wide)).sum(axis, keepdims=True)
     positive = total > 0
     safe = jnp.where(positive, total, 1)
@@ -170,7 +167,7 @@ def lp_normalization(input: Array, *, axis: int, p: int) -> Array:
 
 @op("LRN")
 def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array:
-    wide = _wide(x)
+    wide = widened(x)
     across = windows.Axis(x.shape[1], size, before=(size - 1) // 2, after=size // 2)
     squares = jnp.moveaxis(jnp.square(wide), 1, -1)
     (total,) = windows.fold(lambda a, b: (a[0] + b[0],), (squares,), (0,), (across,), ceil_mode=False)
@@ -180,7 +177,7 @@ def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Ints) -> Array:
     """Elements that do not vary give 0."""
-    wide = _wide(x)
+    wide = widened(x)
     mean, var = _moments(wide, axes)
     varies = var > 0
     deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, var, 1)), 0)

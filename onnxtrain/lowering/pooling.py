@@ -12,6 +12,7 @@ from jax import lax
 
 from onnxtrain.lowering import windows
 from onnxtrain.lowering.registry import Array, Ints, OutputCount, op
+from onnxtrain.lowering.static import widened
 
 
 @op("MaxPool")
@@ -97,14 +98,9 @@ def average_pool(
 ) -> Array:
     """Elements beyond the padding, where a window overhangs in ceil mode, never count."""
     axes = windows.place(x.shape[2:], kernel_shape, strides, pads, dilations, auto_pad)
-    wide = _wide(x)
+    wide = widened(x)
     total = _sum_of_windows(wide, axes, ceil_mode)
     return (total / _counts(axes, ceil_mode, count_include_pad).astype(wide.dtype)).astype(x.dtype)
-
-
-def _wide(x: Array) -> Array:
-    """The array in a type in which long sums keep their digits."""
-    return jnp.asarray(x).astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def _sum_of_windows(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool) -> Array:
@@ -139,7 +135,7 @@ def lp_pool(
     strides: Ints | None = None,
 ) -> Array:
     axes = windows.place(x.shape[2:], kernel_shape, strides, pads, dilations, auto_pad)
-    total = _sum_of_windows(_powers(_wide(x), p), axes, ceil_mode)
+    total = _sum_of_windows(_powers(widened(x), p), axes, ceil_mode)
     return _root(total, p).astype(x.dtype)
 
 
@@ -156,7 +152,7 @@ def _root(total: Array, p: float) -> Array:
 
 @op("GlobalAveragePool")
 def global_average_pool(x: Array) -> Array:
-    return _wide(x).mean(_spatial(x), keepdims=True).astype(x.dtype)
+    return widened(x).mean(_spatial(x), keepdims=True).astype(x.dtype)
 
 
 @op("GlobalMaxPool")
@@ -169,7 +165,7 @@ def global_max_pool(x: Array) -> Array:
 
 @op("GlobalLpPool")
 def global_lp_pool(x: Array, *, p: float) -> Array:
-    return _root(_powers(_wide(x), p).sum(_spatial(x), keepdims=True), p).astype(x.dtype)
+    return _root(_powers(widened(x), p).sum(_spatial(x), keepdims=True), p).astype(x.dtype)
 
 
 def _spatial(x: Array) -> tuple[int, ...]:

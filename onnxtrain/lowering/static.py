@@ -54,6 +54,17 @@ def cast(value: Any, dtype: np.dtype | type) -> Any:
     return jax.lax.convert_element_type(value, device_dtype(dtype))
 
 
+def wide_dtype(dtype: np.dtype | type) -> np.dtype:
+    """The type in which sums over values of this type keep their digits: float32 for floats of fewer bits."""
+    dtype = np.dtype(dtype)
+    return np.dtype(np.float32) if dtypes.is_float(dtype) and dtype.itemsize < 4 else dtype
+
+
+def widened(value: Any) -> jax.Array:
+    """The value as a JAX array in its `wide_dtype`."""
+    return jnp.asarray(value).astype(wide_dtype(value.dtype))
+
+
 def traced(value: Any) -> Any:
     """A static array as the JAX array of the same values; what JAX's present setting cannot hold is refused."""
     return jnp.asarray(representable(value)) if is_static(value) else value
