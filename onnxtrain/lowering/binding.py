@@ -9,21 +9,13 @@ from typing import Any
 import numpy as np
 
 from onnxtrain import dtypes
-from onnxtrain.errors import OperatorError, StaticValueError
+from onnxtrain.errors import OperatorError
 from onnxtrain.lowering import static
 from onnxtrain.lowering.registry import NO_DEFAULT, Kind, Rule, RuleParameter
+from onnxtrain.lowering.static import StaticInputError
 from onnxtrain.schema import Schema
 
 _STATIC_KINDS = frozenset({Kind.INTS, Kind.FLOATS, Kind.INT, Kind.FLOAT, Kind.BOOL, Kind.STATIC})
-
-
-class StaticInputError(StaticValueError):
-    """A rule needs input number `position` to be static; the interpreter adds where it stands and how it came."""
-
-    def __init__(self, parameter: str, position: int):
-        super().__init__(f"Input '{parameter}' must be known while tracing.")
-        self.parameter = parameter
-        self.position = position
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from onnxtrain.errors import (
     OnnxTrainError,
     OperatorError,
     StaticValueError,
-    UnsupportedError,
     UnsupportedOperatorError,
     describe_node,
 )
 from onnxtrain.graph.model import AttributeReference, Function, FunctionKey, Graph, Node
 from onnxtrain.graph.order import is_gradient, reads
 from onnxtrain.lowering import gradient, registry, static
-from onnxtrain.lowering.binding import Injected, StaticInputError, bind
+from onnxtrain.lowering.binding import Injected, bind
+from onnxtrain.lowering.static import StaticInputError
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Context:
     path: str = ""
 
     def node_key(self, node: Node, seed: float | None) -> Any:
-        """The node's own stream: from the session's seed or else the node's (R-02), the salts and its identity (R-01)."""
+        """The node's own stream (R-01), from the session's seed or, where it has one, the node's (R-02)."""
         key = self.key if seed is None else jax.random.key(int(np.float32(seed).view(np.uint32)))
         if key is None:
             return None
@@ -235,7 +235,10 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
     bound = bind(rule, schema, inputs, arguments, Injected(key, len(node.outputs)))
     positional = bound.positional
     if not (rule.folds and bound.static):
-        positional = tuple(static.representable(value) for value in positional)
+        positional = tuple(
+            value if rule.kind_at(i) is registry.Kind.VALUE else static.representable(value)
+            for i, value in enumerate(positional)
+        )
     result = rule.function(*positional, **bound.keyword)
     return result if isinstance(result, tuple) else (result,)
 

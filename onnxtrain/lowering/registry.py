@@ -9,7 +9,7 @@ attributes; versions and attribute defaults come from `onnx.defs`, so nobody typ
         return jnp.where(x < 0, alpha * x, x)
 
     @op("ReduceSum")
-    def reduce_sum(data: Array, axes: Ints | None = None, *, keepdims: bool, noop_with_empty_axes: bool = False) -> Array:
+    def reduce_sum(data: Array, axes: Ints | None = None, *, keepdims: bool) -> Array:
         ...
 
 A rule holds from its `since` to the next rule of the same operator. How a parameter arrives is said by its annotation:
@@ -24,7 +24,7 @@ A rule holds from its `since` to the next rule of the same operator. How a param
 | `Key` | a PRNG key of the node's own, different at each step (any rule that declares `key: Key`) |
 | `OutputCount` | how many outputs the node names |
 | `Body` | a graph attribute, as a callable (see `Body`) |
-| `Value` | whatever the value is: a list for a sequence, a dict for a map, None for an absent optional |
+| `Value` | whatever the value is, untouched: a list for a sequence, a dict for a map, None for an absent optional |
 | anything else | the attribute as it was read: int, float, bool, str, tuple, numpy array |
 
 Several inputs at the end are taken with `*inputs: Array`. A rule returns one value, or a tuple with one value an
@@ -127,6 +127,11 @@ class Rule:
     def draws(self) -> bool:
         """Whether the rule takes a PRNG key."""
         return any(parameter.kind is Kind.KEY for parameter in self.parameters)
+
+    def kind_at(self, position: int) -> Kind:
+        """How a positional argument arrives; a variadic parameter takes all from its own position on."""
+        kinds = [parameter.kind for parameter in self.parameters if parameter.positional]
+        return kinds[min(position, len(kinds) - 1)]
 
 
 _RULES: dict[tuple[str, str], dict[int, Rule]] = {}

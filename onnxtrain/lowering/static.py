@@ -21,6 +21,15 @@ from onnxtrain.errors import StaticValueError, UnsupportedError
 MAX_STATIC_ELEMENTS = 1 << 18
 
 
+class StaticInputError(StaticValueError):
+    """A rule needs input number `position` to be static; the interpreter adds where it stands and how it came."""
+
+    def __init__(self, parameter: str, position: int):
+        super().__init__(f"Input '{parameter}' must be known while tracing.")
+        self.parameter = parameter
+        self.position = position
+
+
 def is_static(value: Any) -> bool:
     """Whether a value is known while tracing: numpy arrays and scalars, None, and containers of such."""
     if isinstance(value, list | tuple):
