@@ -40,7 +40,14 @@ MACHINERY = (
     "lowering.gradient",
 )
 # `windows` is the geometry that convolution and pooling share.
-A_FAMILY_MAY_IMPORT = ("lowering.registry", "lowering.static", "lowering.windows", "errors", "dtypes")
+A_FAMILY_MAY_IMPORT = (
+    "lowering.registry",
+    "lowering.static",
+    "lowering.windows",
+    "lowering.sampling",
+    "errors",
+    "dtypes",
+)
 
 
 @dataclass(frozen=True)

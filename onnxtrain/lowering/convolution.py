@@ -1,15 +1,20 @@
-"""Convolution and its transpose, in any number of spatial dimensions."""
+"""Convolution and its relatives, in any number of spatial dimensions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import reduce
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from onnxtrain.errors import OperatorError
-from onnxtrain.lowering import windows
+from onnxtrain.lowering import sampling, windows
 from onnxtrain.lowering.registry import Array, Ints, op
+from onnxtrain.lowering.static import widened
 
 
 @op("Conv")
@@ -120,3 +125,104 @@ def _flipped(w: Array, group: int) -> Array:
     channels, features, *kernel = w.shape
     w = w.reshape(group, channels // group, features, *kernel).swapaxes(1, 2)
     return jnp.flip(w.reshape(group * features, channels // group, *kernel), range(2, w.ndim - 1))
+
+
+@op("DeformConv")
+def deform_conv(
+    x: Array,
+    w: Array,
+    offset: Array,
+    b: Array | None = None,
+    mask: Array | None = None,
+    *,
+    dilations: Ints | None = None,
+    group: int,
+    kernel_shape: Ints | None = None,
+    offset_group: int,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """What is sampled between elements is interpolated linearly, and zero outside."""
+    _check_kernel(w, kernel_shape)
+    axes = windows.place(x.shape[2:], w.shape[2:], strides, pads, dilations)
+    counts = tuple(axis.count() for axis in axes)
+    rows, elements = x.shape[0] * offset_group, math.prod(w.shape[2:])
+    coordinates = _deformed(axes, widened(offset).reshape(rows, elements, len(axes), *counts))
+    images = x.reshape(rows, x.shape[1] // offset_group, *x.shape[2:])
+    taps = [sampling.linear_taps(coordinates[:, :, i].reshape(rows, -1)) for i in range(len(axes))]
+    columns = sampling.values(images, jnp.arange(rows), taps).reshape(rows, -1, elements, *counts)
+    if mask is not None:
+        columns = columns * widened(mask).reshape(rows, 1, elements, *counts)
+    columns = columns.reshape(x.shape[0], group, -1, math.prod(counts))
+    kernels = widened(w).reshape(group, w.shape[0] // group, -1)
+    y = jnp.einsum("ngkp,gmk->ngmp", columns, kernels).reshape(x.shape[0], w.shape[0], *counts)
+    return _biased(y.astype(x.dtype), b)
+
+
+def _deformed(axes: Sequence[windows.Axis], offset: Array) -> Array:
+    """Where each element of each window is read, [rows, elements, axes, ...windows]."""
+    grids = []
+    for i, axis in enumerate(axes):
+        shape = [1] * (2 * len(axes))
+        shape[i], shape[len(axes) + i] = axis.kernel, axis.count()
+        grids.append(np.broadcast_to(axis.positions().T.reshape(shape), _window_grid(axes)))
+    places = np.stack(grids).reshape(len(axes), -1, *(axis.count() for axis in axes)).swapaxes(0, 1)
+    return offset + jnp.asarray(places, offset.dtype)
+
+
+def _window_grid(axes: Sequence[windows.Axis]) -> tuple[int, ...]:
+    return (*(axis.kernel for axis in axes), *(axis.count() for axis in axes))
+
+
+@op("Col2Im")
+def col2im(
+    input: Array,
+    image_shape: Ints,
+    block_shape: Ints,
+    *,
+    dilations: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Where blocks overlap, their elements are added."""
+    axes = windows.place(image_shape, block_shape, strides, pads, dilations)
+    channels = input.shape[1] // math.prod(block_shape)
+    y = jnp.asarray(input).reshape(input.shape[0], channels, *block_shape, *(axis.count() for axis in axes))
+    for i, axis in enumerate(axes):
+        # the axis of its elements is the third one now, that of its windows comes after all elements that are left
+        y = _overlapped(jnp.moveaxis(y, 2 + len(axes) - i, -1), axis)
+    return y
+
+
+def _overlapped(y: Array, axis: windows.Axis) -> Array:
+    """Adds up windows, with their elements on axis 2 and one after the other on the last, to an axis of the image."""
+    span = (axis.count() - 1) * axis.stride + 1
+    parts = []
+    for element in range(axis.kernel):
+        start = element * axis.dilation - axis.before
+        widths = [(0, 0, 0)] * (y.ndim - 2) + [(start, axis.size - start - span, axis.stride - 1)]
+        parts.append(lax.pad(y[:, :, element], jnp.zeros((), y.dtype), widths))
+    return reduce(jnp.add, parts)
+
+
+@op("CausalConvWithState")
+def causal_conv_with_state(
+    input: Array,
+    weight: Array,
+    bias: Array | None = None,
+    past_state: Array | None = None,
+    *,
+    activation: str,
+) -> tuple[Array, Array]:
+    """The sum is written out, element by element of the kernel: each channel has its own, and they are short."""
+    length, kernel = input.shape[2], weight.shape[2]
+    if past_state is None:
+        past_state = jnp.zeros((*input.shape[:2], kernel - 1), input.dtype)
+    padded = jnp.concatenate([past_state, input], axis=2)
+    wide, weights = widened(padded), widened(weight)
+    y = sum(wide[:, :, i : i + length] * weights[:, 0, i : i + 1] for i in range(kernel))
+    y = _biased(y, None if bias is None else widened(bias))
+    if activation not in ("none", "silu", "swish"):
+        raise OperatorError(f"activation must be none, silu or swish, not {activation!r}.")
+    y = y if activation == "none" else jax.nn.silu(y)
+    return y.astype(input.dtype), padded[:, :, length:]

@@ -1,8 +1,10 @@
-"""Pooling over windows and over whole images, and the inverse of max pooling."""
+"""Pooling over windows, over whole images and over regions, and the inverse of max pooling."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from onnxtrain.lowering import windows
+from onnxtrain.lowering import sampling, windows
 from onnxtrain.lowering.registry import Array, Ints, OutputCount, op
-from onnxtrain.lowering.static import widened
+from onnxtrain.lowering.static import is_static, namespace, wide_dtype, widened
 
 
 @op("MaxPool")
@@ -170,3 +172,133 @@ def global_lp_pool(x: Array, *, p: float) -> Array:
 
 def _spatial(x: Array) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
+
+
+@op("MaxUnpool")
+def max_unpool(
+    x: Array,
+    i: Array,
+    output_shape: Ints | None = None,
+    *,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    """Indices count in the shape that kernel, strides and pads give; an output_shape adds zeros behind, or cuts."""
+    strides, pads = strides or (1,) * len(kernel_shape), pads or (0,) * (2 * len(kernel_shape))
+    before, after = pads[: len(kernel_shape)], pads[len(kernel_shape) :]
+    sizes = [
+        (size - 1) * stride + kernel - head - tail
+        for size, stride, kernel, head, tail in zip(x.shape[2:], strides, kernel_shape, before, after, strict=True)
+    ]
+    shape = (*x.shape[:2], *sizes)
+    y = jnp.zeros(math.prod(shape), x.dtype).at[jnp.reshape(i, -1)].set(jnp.reshape(x, -1)).reshape(shape)
+    if not output_shape:
+        return y
+    widths = [(0, wanted - size, 0) for wanted, size in zip(output_shape, shape, strict=True)]
+    return lax.pad(y, jnp.zeros((), y.dtype), widths)
+
+
+@op("MaxRoiPool")
+def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: float) -> Array:
+    """Regions are rounded to whole elements; a part of one that lies outside the image is 0."""
+    heights, widths = x.shape[2:]
+    x, rois = jnp.asarray(x), widened(rois)
+    corners = jnp.floor(rois[:, 1:] * spatial_scale + 0.5)
+    rows = _bins(corners[:, 1], corners[:, 3], pooled_shape[0], heights)
+    columns = _bins(corners[:, 0], corners[:, 2], pooled_shape[1], widths)
+
+    def pool(region: tuple[Array, Array, Array]) -> Array:
+        image, row, column = region
+        across = jnp.where(column, x[image][:, :, None], -jnp.inf).max(-1)
+        down = jnp.where(row[:, None], jnp.moveaxis(across, 1, -1)[:, None], -jnp.inf).max(-1)
+        empty = ~(row.any(-1)[:, None] & column.any(-1))
+        return jnp.where(empty, 0, down)
+
+    return lax.map(pool, (rois[:, 0].astype(jnp.int32), rows, columns))
+
+
+def _bins(start: Array, end: Array, count: int, size: int) -> Array:
+    """Which elements of an axis each part of each region covers, [regions, parts, elements]."""
+    length = jnp.maximum(end - start + 1, 1)[:, None] / count
+    part = jnp.arange(count, dtype=length.dtype)
+    low = jnp.clip(jnp.floor(part * length) + start[:, None], 0, size)
+    high = jnp.clip(jnp.ceil((part + 1) * length) + start[:, None], 0, size)
+    at = jnp.arange(size, dtype=length.dtype)
+    return (at >= low[..., None]) & (at < high[..., None])
+
+
+@op("RoiAlign")
+def roi_align(
+    x: Array,
+    rois: Array,
+    batch_indices: Array,
+    *,
+    coordinate_transformation_mode: str = "output_half_pixel",
+    mode: str,
+    output_height: int,
+    output_width: int,
+    sampling_ratio: int,
+    spatial_scale: float,
+) -> Array:
+    """In mode max the weighted corners around each sample compete, as in ONNX's reference, and not the samples.
+
+    Unsupported: adaptive sampling (sampling_ratio 0) of regions that are only known at run time and larger than the
+    image; they are sampled as often as the image would be.
+    """
+    half_pixel = coordinate_transformation_mode == "half_pixel"
+    corners = rois.astype(wide_dtype(rois.dtype)) * spatial_scale - (0.5 if half_pixel else 0.0)
+    least = None if half_pixel else 1
+    rows = _samples(corners[:, 1], corners[:, 3], least, output_height, sampling_ratio, x.shape[2])
+    columns = _samples(corners[:, 0], corners[:, 2], least, output_width, sampling_ratio, x.shape[3])
+    used = (rows.used[:, :, None] & columns.used[:, None]).reshape(len(batch_indices), -1, 1)
+    taps = _crossed(_taps_on_map(rows.coordinates, x.shape[2]), _taps_on_map(columns.coordinates, x.shape[3]))
+    found = sampling.terms(x, jnp.asarray(batch_indices), taps)
+    shape = (len(batch_indices), output_height, rows.each, output_width, columns.each, x.shape[1])
+    count = (rows.count * columns.count)[:, None, None, None]
+    if mode == "avg":
+        y = jnp.where(used, found.sum(1), 0).reshape(shape).sum((2, 4)) / jnp.maximum(count, 1)
+    else:
+        y = jnp.where(used, found.max(1), -jnp.inf).reshape(shape).max((2, 4), initial=-jnp.inf)
+        y = jnp.where(count > 0, y, 0)
+    return jnp.moveaxis(y, -1, 1).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Where the regions are sampled on one axis: `each` times in each part, of which `count` [regions] are used."""
+
+    coordinates: Array
+    used: Array
+    count: Array
+    each: int
+
+
+def _samples(start: Array, end: Array, least: int | None, parts: int, sampling_ratio: int, size: int) -> _Samples:
+    xnp = namespace(start)
+    part = (end - start if least is None else xnp.maximum(end - start, least)) / parts
+    count = xnp.full(part.shape, sampling_ratio) if sampling_ratio > 0 else xnp.maximum(xnp.ceil(part), 0)
+    each = sampling_ratio or (int(count.max(initial=0)) if is_static(count) else -(-size // parts) + 1)
+    count = xnp.minimum(count, each).astype(part.dtype)
+    number = np.arange(each, dtype=part.dtype)
+    step = part / xnp.maximum(count, 1)
+    corners = start[:, None] + np.arange(parts, dtype=part.dtype) * part[:, None]
+    coordinates = corners[:, :, None] + ((number + 0.5) * step[:, None])[:, None]
+    used = xnp.broadcast_to((number < count[:, None])[:, None], coordinates.shape)
+    flat = (len(start), parts * each)
+    return _Samples(jnp.asarray(coordinates.reshape(flat)), jnp.asarray(used.reshape(flat)), jnp.asarray(count), each)
+
+
+def _taps_on_map(coordinates: Array, size: int) -> sampling.Taps:
+    """The map reaches one element further than its elements on every side, with the values of its edge."""
+    taps = sampling.linear_taps(jnp.clip(coordinates, 0, size - 1))
+    on_map = (coordinates >= -1) & (coordinates <= size)
+    return sampling.Taps(taps.indices, jnp.where(on_map[:, None], taps.weights, 0))
+
+
+def _crossed(rows: sampling.Taps, columns: sampling.Taps) -> tuple[sampling.Taps, sampling.Taps]:
+    """The taps of every point of the grid that rows and columns make."""
+    height, width = rows.indices.shape[-1], columns.indices.shape[-1]
+    down = sampling.Taps(*(jnp.repeat(values, width, -1) for values in (rows.indices, rows.weights)))
+    across = sampling.Taps(*(jnp.tile(values, height) for values in (columns.indices, columns.weights)))
+    return down, across
