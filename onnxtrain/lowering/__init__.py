@@ -5,6 +5,7 @@ Importing this package registers every rule.
 
 from onnxtrain.lowering import (
     activation,
+    casting,
     constant,
     convolution,
     elementwise,
@@ -23,6 +24,7 @@ from onnxtrain.lowering import (
 
 __all__ = [
     "activation",
+    "casting",
     "constant",
     "convolution",
     "elementwise",

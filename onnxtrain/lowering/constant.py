@@ -1,4 +1,4 @@
-"""Making arrays from nothing, and giving them other element types."""
+"""Arrays that come from nothing but attributes and shapes."""
 
 from __future__ import annotations
 
@@ -69,22 +69,3 @@ def range_(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) 
 def eye_like(x: Array, *, dtype: DType | None = None, k: int) -> Array:
     zero = static.traced_if_large(np.zeros((), x.dtype if dtype is None else dtype), x.size)
     return namespace(zero).eye(*x.shape, k, dtype=zero.dtype)
-
-
-@op("Cast")
-def cast_to_named_type(x: Array, *, to: str) -> Array:
-    """Until version 6 the type is given by its name."""
-    found = {row.name: row.dtype for row in dtypes.ELEMENT_TYPES}
-    if to not in found:
-        raise OperatorError(f"There is no element type {to!r}.")
-    return cast(x, to=found[to])
-
-
-@op("Cast", since=6, folds=True)
-def cast(x: Array, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Array:
-    return static.cast(x, to)
-
-
-@op("CastLike", folds=True)
-def cast_like(x: Array, target_type: Array, *, saturate: bool = True, round_mode: str = "up") -> Array:
-    return cast(x, to=target_type.dtype, saturate=saturate, round_mode=round_mode)
