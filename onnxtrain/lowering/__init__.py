@@ -7,6 +7,7 @@ from onnxtrain.lowering import (
     activation,
     casting,
     constant,
+    control_flow,
     convolution,
     elementwise,
     image,
@@ -19,6 +20,7 @@ from onnxtrain.lowering import (
     quantization,
     random,
     reduction,
+    sequence,
     shape,
 )
 
@@ -26,6 +28,7 @@ __all__ = [
     "activation",
     "casting",
     "constant",
+    "control_flow",
     "convolution",
     "elementwise",
     "image",
@@ -38,5 +41,6 @@ __all__ = [
     "quantization",
     "random",
     "reduction",
+    "sequence",
     "shape",
 ]
