@@ -147,7 +147,8 @@ class TrainingSession:
     def _own_state(self) -> TrainingState:
         """The state in buffers that nobody else holds, so that a step may reuse them."""
         if self._lent:
-            self._state = replace(self._state, variables=jax.tree.map(jnp.copy, self._state.variables))
+            copies = jax.tree.map(jnp.copy, (self._state.variables, self._state.step))
+            self._state = replace(self._state, variables=copies[0], step=copies[1])
             self._lent = False
         return self._state
 

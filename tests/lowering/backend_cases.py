@@ -32,7 +32,13 @@ class BackendCase:
 
     @property
     def model(self) -> onnx.ModelProto:
-        return self.source.model or onnx.load(Path(self.source.model_dir) / "model.onnx")
+        return self.source.model or onnx.load(self._model_path)
+
+    @property
+    def _model_path(self) -> Path:
+        if self.source.model_dir is not None:
+            return Path(self.source.model_dir) / "model.onnx"
+        return Path(onnx.__file__).parents[1] / self.source.url  # the light copies of real models name a file so
 
     @property
     def operator(self) -> str:
@@ -48,6 +54,9 @@ class BackendCase:
         if self.source.data_sets is not None:
             for inputs, outputs in self.source.data_sets:
                 yield [_plain(value) for value in inputs], [_plain(value) for value in outputs]
+            return
+        if self.source.model_dir is None:
+            yield [_ramp(value) for value in _fed(model)], _read_beside(self._model_path, model)
             return
         for folder in sorted(Path(self.source.model_dir).glob("test_data_set_*")):
             yield _read_all(folder, "input", model.graph.input), _read_all(folder, "output", model.graph.output)
@@ -102,3 +111,19 @@ def _plain(value: Any) -> Any:
     if isinstance(value, onnx.OptionalProto):
         return numpy_helper.to_optional(value)
     return value
+
+
+def _fed(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    return [value for value in model.graph.input if value.name not in stored]
+
+
+def _ramp(value: onnx.ValueInfoProto) -> np.ndarray:
+    """The input that the outputs beside the light models were made from: 0 to 1 in equal steps."""
+    shape = [dim.dim_value if dim.HasField("dim_value") else 1 for dim in value.type.tensor_type.shape.dim]
+    return (np.arange(np.prod(shape)).reshape(shape) / np.prod(shape)).astype(np.float32)
+
+
+def _read_beside(path: Path, model: onnx.ModelProto) -> list[Any]:
+    names = (f"{path.stem}_output_{i}.pb" for i in range(len(model.graph.output)))
+    return [_plain(onnx.TensorProto.FromString(path.with_name(name).read_bytes())) for name in names]

@@ -64,7 +64,8 @@ def test_gradient_equals_finite_differences(case: BackendCase, x64: None) -> Non
     evaluate = jax.jit(function)
     for seed in range(3):
         direction = _direction(point, seed)
-        ahead, behind = (evaluate(jax.tree.map(lambda x, d: x + s * d, point, direction)) for s in (STEP, -STEP))
+        ahead = evaluate({name: value + STEP * direction[name] for name, value in point.items()})
+        behind = evaluate({name: value - STEP * direction[name] for name, value in point.items()})
         measured = (ahead - behind) / (2 * STEP)
         along = sum(float(jnp.vdot(gradients[name], direction[name])) for name in point)
         np.testing.assert_allclose(along, measured, rtol=1e-4, atol=1e-6 * max(1.0, float(jnp.abs(ahead))))
@@ -110,7 +111,7 @@ def _direction(point: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _move(value: Any) -> Any:
-    if not _is_float(value) or value.dtype == np.float64 and value.size == 0:
+    if not _is_float(value):
         return value
     wide = np.asarray(value, np.float64)
     return wide + 0.003 + 0.01 * np.random.default_rng(wide.size).random(wide.shape)
