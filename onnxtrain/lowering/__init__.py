@@ -22,6 +22,7 @@ from onnxtrain.lowering import (
     reduction,
     sequence,
     shape,
+    signal,
 )
 
 __all__ = [
@@ -43,4 +44,5 @@ __all__ = [
     "reduction",
     "sequence",
     "shape",
+    "signal",
 ]

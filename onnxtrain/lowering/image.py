@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +12,10 @@ import numpy as np
 from jax import lax
 
 from onnxtrain import dtypes
-from onnxtrain.errors import OperatorError
-from onnxtrain.lowering import static
-from onnxtrain.lowering.registry import Array, Floats, Ints, op
+from onnxtrain.errors import OperatorError, missing_extra
+from onnxtrain.lowering import sampling, static
+from onnxtrain.lowering.registry import Array, Floats, Ints, Static, op
+from onnxtrain.lowering.static import widened
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def _resized(x: Array, axes: Sequence[int], extents: Sequence[_Extent], scheme: 
         raise OperatorError(f"mode must be nearest, linear or cubic, not {scheme.mode!r}.")
     dtype = np.dtype(x.dtype)
     inexact = dtypes.is_float(dtype) or dtypes.is_complex(dtype)
-    y = static.widened(x) if inexact else jnp.asarray(x).astype(float)
+    y = widened(x) if inexact else jnp.asarray(x).astype(float)
     for axis, extent in changed:
         y = _interpolated(y, axis, extent, scheme)
     return y.astype(dtype) if inexact else _saturated(y, dtype)
@@ -259,3 +262,90 @@ def _cubic(distances: np.ndarray, a: float) -> np.ndarray:
     near = ((a + 2) * distances - (a + 3)) * distances**2 + 1
     far = ((a * distances - 5 * a) * distances + 8 * a) * distances - 4 * a
     return np.where(distances <= 1, near, np.where(distances < 2, far, 0))
+
+
+@op("GridSample")
+def grid_sample(x: Array, grid: Array, *, align_corners: bool, mode: str, padding_mode: str) -> Array:
+    """Integers are cut towards zero."""
+    dtype = np.dtype(x.dtype)
+    inexact = dtypes.is_float(dtype) or dtypes.is_complex(dtype)
+    images = jnp.asarray(x) if inexact else jnp.asarray(x).astype(float)
+    rows, sizes = x.shape[0], x.shape[2:]
+    # the last number of a grid's point belongs to the first spatial axis
+    points = widened(grid).reshape(rows, -1, len(sizes))[..., ::-1]
+    taps = [_grid_taps(points[..., axis], size, mode, padding_mode, align_corners) for axis, size in enumerate(sizes)]
+    fold = _folds(padding_mode, align_corners)
+    y = sampling.values(images, jnp.arange(rows), taps, fold)
+    return y.reshape(rows, x.shape[1], *grid.shape[1:-1]).astype(dtype)
+
+
+def _grid_taps(points: Array, size: int, mode: str, padding_mode: str, align_corners: bool) -> sampling.Taps:
+    at = (points + 1) / 2 * (size - 1) if align_corners else ((points + 1) * size - 1) / 2
+    if mode == "nearest":
+        at = jnp.round(at)
+    low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+    if padding_mode == "border":
+        at = jnp.where((at < low) | (at > high), jnp.clip(at, 0, size - 1), at)
+    elif padding_mode == "reflection":
+        at = jnp.where((at < low) | (at > high), _reflected(at, low, high), at)
+    match mode:
+        case "nearest":
+            return sampling.nearest_taps(at)
+        case "linear" | "bilinear":
+            return sampling.linear_taps(at)
+        case "cubic" | "bicubic":
+            return sampling.cubic_taps(at)
+    raise OperatorError(f"mode must be nearest, linear or cubic, not {mode!r}.")
+
+
+def _folds(padding_mode: str, align_corners: bool) -> sampling.Fold | None:
+    def clamp(indices: Array, size: int) -> Array:
+        return jnp.clip(indices, 0, size - 1)
+
+    def reflect(indices: Array, size: int) -> Array:
+        low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
+        return jnp.round(_reflected(indices.astype(jnp.float32), low, high)).astype(indices.dtype)
+
+    folds = {"zeros": None, "border": clamp, "reflection": reflect}
+    if padding_mode not in folds:
+        raise OperatorError(f"padding_mode must be zeros, border or reflection, not {padding_mode!r}.")
+    return folds[padding_mode]
+
+
+def _reflected(at: Array, low: float, high: float) -> Array:
+    """Coordinates thrown back at both ends, as often as it takes."""
+    if high == low:
+        return jnp.full_like(at, low)
+    there_and_back = jnp.mod(at - low, 2 * (high - low))
+    return low + jnp.minimum(there_and_back, 2 * (high - low) - there_and_back)
+
+
+@op("AffineGrid")
+def affine_grid(theta: Array, size: Ints, *, align_corners: bool) -> Array:
+    axes = []
+    for length in size[2:]:
+        edge = (length - 1) / length if not align_corners else min(length - 1, 1)
+        axes.append(np.linspace(-edge, edge, length))
+    # points are listed from the last axis to the first
+    points = np.stack([*np.meshgrid(*axes, indexing="ij")[::-1], np.ones(size[2:])], -1)
+    wide = widened(theta)
+    grid = jnp.einsum("...j,nij->n...i", jnp.asarray(points, wide.dtype), wide, precision=lax.Precision.HIGHEST)
+    return grid.astype(theta.dtype)
+
+
+@op("ImageDecoder", host=True)
+def image_decoder(encoded_stream: Static, *, pixel_format: str) -> np.ndarray:
+    """What cannot be decoded gives an image of no elements."""
+    if importlib.util.find_spec("PIL") is None:
+        raise missing_extra("pillow", "image", "ImageDecoder")
+    from PIL import Image, UnidentifiedImageError
+
+    modes = {"RGB": "RGB", "BGR": "RGB", "Grayscale": "L"}
+    if pixel_format not in modes:
+        raise OperatorError(f"pixel_format must be RGB, BGR or Grayscale, not {pixel_format!r}.")
+    try:
+        image = np.asarray(Image.open(io.BytesIO(encoded_stream.tobytes())).convert(modes[pixel_format]))
+    except (UnidentifiedImageError, OSError):
+        return np.zeros((0, 0, 1 if pixel_format == "Grayscale" else 3), np.uint8)
+    image = image.reshape(*image.shape[:2], -1)
+    return image[..., ::-1] if pixel_format == "BGR" else image
