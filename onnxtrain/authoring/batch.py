@@ -27,9 +27,9 @@ from onnxtrain.authoring.protos import (
     reads,
     stored_tensors,
 )
+from onnxtrain.authoring.source import load
 from onnxtrain.authoring.value_types import Types, infer_types
 from onnxtrain.errors import UnsupportedError
-from onnxtrain.graph.read import read_model
 
 
 def free_batch(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
@@ -42,17 +42,19 @@ def free_batch(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelPro
     Raises:
       UnsupportedError: the batch cannot be followed through a node; the message names it and says why.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(read_model(model).proto)
-    sizes = {name: dims[0] for name, dims in _fed_dimensions(proto.graph).items() if len(dims) >= 2}
-    batch = next((size for size in sizes.values() if isinstance(size, int)), None)
-    if batch is None:
-        return proto
-    lifted = [name for name, size in sizes.items() if size == batch]
-    follower = _Follower(proto, batch, lifted)
-    follower.follow()
-    _declare(proto.graph, follower.axes)
+    proto = load(model)
+    free_in_place(proto)
     return proto
+
+
+def free_in_place(model: onnx.ModelProto) -> None:
+    """What `free_batch` does, on a model that the caller owns and whose nodes are sorted."""
+    sizes = {name: dims[0] for name, dims in _fed_dimensions(model.graph).items() if len(dims) >= 2}
+    batch = next((size for size in sizes.values() if isinstance(size, int)), None)
+    if batch is not None:
+        follower = _Follower(model, batch, [name for name, size in sizes.items() if size == batch])
+        follower.follow()
+        _declare(model.graph, follower.axes)
 
 
 def _fed_dimensions(graph: onnx.GraphProto) -> dict[str, Dimensions]:

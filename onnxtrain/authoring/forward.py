@@ -100,17 +100,18 @@ class TrainingForward:
             for attribute in copy.attribute:
                 for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                     self._rewrite_body(graph, builder, renamed)
-            self._name_outputs(copy, renamed)
+            self._name_anew(copy, renamed)
             builder.nodes.append(copy)
 
     def _twin(self, node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        copy.name = self._builder.names.fresh(f"training/{node.name or node.op_type}")
+        copy.name = f"training/{node.name or node.op_type}"
         copy.input[:] = [renamed.get(name, name) for name in node.input]
         return copy
 
-    def _name_outputs(self, node: onnx.NodeProto, renamed: dict[str, str]) -> None:
+    def _name_anew(self, node: onnx.NodeProto, renamed: dict[str, str]) -> None:
+        node.name = self._builder.names.fresh(node.name)
         for index, name in enumerate(node.output):
             if name:
                 node.output[index] = renamed[name] = self._builder.names.fresh(f"{name}/training")
@@ -148,7 +149,7 @@ class TrainingForward:
         if builder.opset >= _DROPOUT_WITH_MODE:
             mode = self._builder.initializer(f"{twin.name}/training_mode", True, TensorProto.BOOL)
             twin.input[:] = [twin.input[0], input_at(twin, 1), mode]
-            self._name_outputs(twin, renamed)
+            self._name_anew(twin, renamed)
             builder.nodes.append(twin)
         else:
             element_type = self._types.element_type(node.input[0]) or TensorProto.FLOAT

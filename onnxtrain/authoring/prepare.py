@@ -14,13 +14,12 @@ from onnxtrain.authoring.losses import find_loss
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer, find_optimizer
 from onnxtrain.authoring.prediction import choose_output, find_source
-from onnxtrain.authoring.protos import default_opset, replace_nodes
+from onnxtrain.authoring.protos import default_opset
+from onnxtrain.authoring.source import load
 from onnxtrain.authoring.training_info import Recipe, add_training_info
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.authoring.weights import choose_weights
 from onnxtrain.errors import ModelError, UnsupportedError
-from onnxtrain.graph.order import sort_nodes
-from onnxtrain.graph.read import read_model
 
 _TRAINING_IR_VERSION = 7
 _OLDEST_OPSET = 7
@@ -74,9 +73,10 @@ def make_trainable(
       UnsupportedError: a name that is not known, or a model that cannot be trained as it stands.
     """
     recipe = Recipe(find_loss(loss), find_optimizer(optimizer), learning_rate, find_scheme(initialize), seed)
-    proto = _private_copy(model)
+    proto = load(model)
+    _check_can_be_prepared(proto)
     if free_batch:
-        proto = batch.free_batch(proto)
+        batch.free_in_place(proto)
     names = Names(proto)
     _make_ready(proto, names)
     types = infer_types(proto)
@@ -94,27 +94,17 @@ def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...] | None:
     return (patterns,) if isinstance(patterns, str) else None if patterns is None else tuple(patterns)
 
 
-def _private_copy(source: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
-    """The model in memory, its nodes in an order in which they can run."""
-    model = read_model(source)
-    proto = model.proto
-    if proto.training_info:
+def _check_can_be_prepared(model: onnx.ModelProto) -> None:
+    if model.training_info:
         raise ModelError(
-            f"The model has training information already ({len(proto.training_info)} training_info). Export it for "
+            f"The model has training information already ({len(model.training_info)} training_info). Export it for "
             "inference first, then prepare the exported model."
         )
-    if 0 < default_opset(proto) < _OLDEST_OPSET:
+    if 0 < default_opset(model) < _OLDEST_OPSET:
         raise UnsupportedError(
-            f"The model imports opset {default_opset(proto)} of ai.onnx. Training is written for opset {_OLDEST_OPSET} "
+            f"The model imports opset {default_opset(model)} of ai.onnx. Training is written for opset {_OLDEST_OPSET} "
             "and newer. Convert the model first (onnx.version_converter)."
         )
-    graph = model.graph
-    positions = {id(node): index for index, node in enumerate(graph.nodes)}
-    ordered = sort_nodes(graph.nodes, {*graph.input_names, *graph.initializers}, graph.name)
-    order = [positions[id(node)] for node in ordered]
-    if order != sorted(order):
-        replace_nodes(proto.graph, [proto.graph.node[index] for index in order])
-    return proto
 
 
 def _make_ready(model: onnx.ModelProto, names: Names) -> None:

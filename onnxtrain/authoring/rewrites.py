@@ -26,7 +26,8 @@ from onnxtrain.authoring.protos import (
 )
 from onnxtrain.authoring.roles import may_hold_weight
 
-_PARAMETERS = (1, 2, 3, 4)  # inputs of BatchNormalization: scale, bias, mean, variance
+# inputs 1 to 4 of BatchNormalization
+_PARAMETERS = ("scale", "bias", "running_mean", "running_variance")
 
 
 def promote_constants(graph: onnx.GraphProto, names: Iterable[str]) -> None:
@@ -150,30 +151,36 @@ def separate_vectors(graph: onnx.GraphProto) -> None:
 def separate_statistics(graph: onnx.GraphProto, names: Names) -> None:
     """Gives every BatchNormalization running statistics that nothing else reads.
 
-    Nodes that share all four parameters are one module applied several times, and go on sharing them.
+    Nodes that share all four parameters are one module applied several times, and go on sharing them; where two of the
+    four are one tensor, it is only shared for its values.
     """
     norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
-    promote_constants(graph, {input_at(node, index) for node in norms for index in _PARAMETERS})
-    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
+    promote_constants(graph, {name for node in norms for name in node.input[1:5]})
     stored = {tensor.name: tensor for tensor in graph.initializer}
-    modules: dict[tuple[str, ...], list[onnx.NodeProto]] = {}
-    for node in norms:
-        modules.setdefault(tuple(node.input[1:5]), []).append(node)
+    modules = _modules(graph)
     others = (node for node in graph.node if not is_standard(node, "BatchNormalization"))
     readers = Counter(name for node in others for name in reads(node))
-    readers.update(name for parameters in modules for name in parameters)
-    for parameters, nodes in modules.items():
+    readers.update(name for nodes in modules for name in nodes[0].input[1:5])
+    for nodes in modules:
+        parameters = tuple(nodes[0].input[1:5])
         if all(readers[name] == 1 for name in parameters[2:]):
             continue  # nothing else reads these statistics
-        for index, name in zip(_PARAMETERS, parameters, strict=True):
+        for index, (name, word) in enumerate(zip(parameters, _PARAMETERS, strict=True), start=1):
             if readers[name] > 1 and name in stored:
                 readers[name] -= 1
                 copy = graph.initializer.add()
                 copy.CopyFrom(stored[name])
-                copy.name = names.fresh(f"{nodes[0].name or nodes[0].output[0]}/{_parameter_name(index)}")
+                copy.name = names.fresh(f"{nodes[0].name or nodes[0].output[0]}/{word}")
                 for node in nodes:
                     node.input[index] = copy.name
 
 
-def _parameter_name(index: int) -> str:
-    return ("", "scale", "bias", "running_mean", "running_variance")[index]
+def _modules(graph: onnx.GraphProto) -> list[list[onnx.NodeProto]]:
+    """The BatchNormalization nodes, those of one module together."""
+    modules: dict[tuple[str, ...], list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        if is_standard(node, "BatchNormalization"):
+            parameters = tuple(node.input[1:5])
+            is_module = len(set(parameters)) == len(parameters)
+            modules.setdefault(parameters if is_module else (node.output[0],), []).append(node)
+    return list(modules.values())

@@ -54,6 +54,7 @@ def add_training_info(
 
     info = model.training_info.add()
     info.algorithm.CopyFrom(_algorithm(builder, loss, updates))
+    info.algorithm.value_info.extend(_declared_gradients(weights, gradients))
     info.algorithm.doc_string = _description(source, weights, loss, forward, recipe)
     info.update_binding.extend(_binding({update.variable: update.value for update in updates}))
     _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward.statistics, recipe)
@@ -90,6 +91,14 @@ def _write_gradients(
     return builder.add_node(
         "Gradient", [*xs, *zs], outputs, name="gradient", domain=TRAINING_DOMAIN, xs=xs, zs=zs, y=loss.value
     )
+
+
+def _declared_gradients(weights: Sequence[Weight], gradients: Sequence[str]) -> list[onnx.ValueInfoProto]:
+    """The types of the gradients, which no type inference knows: ONNX has none for this operator."""
+    return [
+        helper.make_tensor_value_info(name, weight.element_type, weight.dims)
+        for weight, name in zip(weights, gradients, strict=True)
+    ]
 
 
 def _algorithm(builder: GraphBuilder, loss: Loss, updates: Iterable[Update]) -> onnx.GraphProto:
