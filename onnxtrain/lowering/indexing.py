@@ -56,7 +56,12 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     return static.traced(data)[index]
 
 
-@op("Scatter")
+@op("Scatter", folds=True)
+def scatter(data: Array, indices: Array, updates: Array, *, axis: int) -> Array:
+    """Undefined in ONNX: indices out of range, which write nothing when they are traced."""
+    return scatter_elements(data, indices, updates, axis=axis)
+
+
 @op("ScatterElements", folds=True)
 def scatter_elements(data: Array, indices: Array, updates: Array, *, axis: int, reduction: str = "none") -> Array:
     """Undefined in ONNX: indices out of range, which write nothing when they are traced."""
