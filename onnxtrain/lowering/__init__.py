@@ -5,6 +5,7 @@ Importing this package registers every rule.
 
 from onnxtrain.lowering import (
     activation,
+    attention,
     casting,
     constant,
     control_flow,
@@ -19,6 +20,7 @@ from onnxtrain.lowering import (
     pooling,
     quantization,
     random,
+    recurrent,
     reduction,
     sequence,
     shape,
@@ -27,6 +29,7 @@ from onnxtrain.lowering import (
 
 __all__ = [
     "activation",
+    "attention",
     "casting",
     "constant",
     "control_flow",
@@ -41,6 +44,7 @@ __all__ = [
     "pooling",
     "quantization",
     "random",
+    "recurrent",
     "reduction",
     "sequence",
     "shape",
