@@ -30,7 +30,8 @@ def check_inputs(declared: Mapping[str, ValueInfo], inputs: Mapping[str, Any]) -
 
 def unknown_name(kind: str, name: str, known: Collection[str]) -> InputError:
     """The error for a name that the model does not have, with those that come close."""
-    close = difflib.get_close_matches(name, known, n=3)
+    folded = {candidate.casefold(): candidate for candidate in known}
+    close = [folded[match] for match in difflib.get_close_matches(name.casefold(), folded, n=3)]
     hint = (
         f"Did you mean {' or '.join(map(repr, close))}?"
         if close

@@ -350,7 +350,7 @@ def _trace_back(scope: Scope, name: str) -> tuple[str, list[str]]:
         if here is None:
             return name, [name, *reversed(path)]
         scope, node = here, here.producers[name]
-        path.append(f"{node.op_type} {_identity(node)!r}")
+        path.append(f"{node.op_type} {(node.name or _identity(node))!r}")
         name = next((read for read in node.inputs if read and not static.is_static(scope[read])), "")
         if not name:
             return _identity(node), list(reversed(path))
