@@ -1,0 +1,138 @@
+"""Commands that make one model out of another: `prepare`, `init` and `export`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from onnxtrain.authoring.prepare import make_trainable
+from onnxtrain.cli.console import results
+from onnxtrain.cli.options import ModelPath, OutputModel, TrainingModelPath, check_writable
+from onnxtrain.graph.combine import algorithm_graph, data_inputs, describe_type
+from onnxtrain.graph.read import read_model
+from onnxtrain.graph.write import save_proto
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(prepare)
+    app.command("init")(initialize)
+    app.command()(export)
+
+
+def prepare(
+    model: ModelPath,
+    output: OutputModel,
+    loss: Annotated[
+        str, typer.Option("--loss", help="softmax_cross_entropy (labels are class ids) or mean_squared_error.")
+    ] = "softmax_cross_entropy",
+    optimizer: Annotated[str, typer.Option("--optimizer", help="sgd, momentum, nesterov or adam.")] = "adam",
+    learning_rate: Annotated[
+        float, typer.Option("--learning-rate", "--lr", help="What the state variable of that name starts with.")
+    ] = 1e-3,
+    trainable: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--trainable",
+            metavar="GLOB",
+            help="Train only the weights whose names match; may be repeated. \\[default: all weights]",
+            show_default=False,
+        ),
+    ] = None,
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--freeze",
+            metavar="GLOB",
+            help="Do not train the weights whose names match; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    loss_output: Annotated[
+        str | None,
+        typer.Option(
+            "--loss-output",
+            metavar="NAME",
+            help="The output that the loss looks at, where there are several.",
+            show_default=False,
+        ),
+    ] = None,
+    initialize: Annotated[
+        str,
+        typer.Option(
+            "--initialize",
+            help="What `init` does with the weights: keep, or draw them by glorot_uniform, glorot_normal, he_uniform "
+            "or he_normal.",
+        ),
+    ] = "keep",
+    free_batch: Annotated[
+        bool, typer.Option("--free-batch", help="Let the model take any batch size where its author fixed one.")
+    ] = False,
+) -> None:
+    """Turn an inference model into a training model, in standard ONNX.
+
+    The loss, the gradients, the optimizer and the training-mode forward pass become training information inside the
+    file. Training feeds the model's own inputs and one more, `labels`. `inspect` shows the weights and their names.
+
+    ```
+    onnxtrain prepare model.onnx -o training.onnx --optimizer adam --lr 0.001
+    onnxtrain prepare model.onnx -o training.onnx --freeze 'backbone.*'
+    ```
+    """
+    check_writable(output)
+    proto = make_trainable(
+        model,
+        loss=loss,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        trainable=trainable or None,
+        frozen=freeze or None,
+        output=loss_output,
+        initialize=initialize,
+        free_batch=free_batch,
+    )
+    save_proto(proto, output)
+    prepared = read_model(proto)
+    fed = data_inputs(prepared, algorithm_graph(prepared, 0))
+    console = results()
+    console.print(f"{output}: a training model with {len(prepared.state_variables)} state variables.")
+    console.print(f"A step is fed {', '.join(f'{value.name} {describe_type(value.type)}' for value in fed)}.")
+    console.print(f"Next: onnxtrain train {shlex.quote(str(output))} -o trained.onnx --data FILE.npz")
+
+
+def initialize(
+    model: TrainingModelPath,
+    output: OutputModel,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the random numbers. \\[default: the model's own, or 0]")
+    ] = None,
+) -> None:
+    """Run the initialization graphs: every state variable starts afresh.
+
+    ```
+    onnxtrain init training.onnx -o fresh.onnx --seed 7
+    ```
+    """
+    from onnxtrain.session import TrainingSession  # imports JAX
+
+    check_writable(output)
+    session = TrainingSession(model, seed=seed)
+    session.initialize()
+    session.save(output)
+    results().print(f"{output}: {len(session.variables)} state variables initialized.")
+
+
+def export(model: TrainingModelPath, output: OutputModel) -> None:
+    """Write the inference model with the current weights, without any training information.
+
+    ```
+    onnxtrain export trained.onnx -o model.onnx
+    ```
+    """
+    from onnxtrain.session import TrainingSession
+
+    check_writable(output)
+    TrainingSession(model).export(output)
+    results().print(f"{output}: the inference model of {model}, with its weights.")

@@ -1,0 +1,1 @@
+"""Training a session on data: batches, epochs, metrics, progress and learning curves."""

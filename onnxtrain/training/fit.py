@@ -1,0 +1,172 @@
+"""The training loop: epochs of shuffled batches, measured as they go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from onnxtrain.training.data import (
+    Arrays,
+    choose_batch_size,
+    match_inputs,
+    training_inputs,
+    whole_batches,
+)
+from onnxtrain.training.evaluation import Evaluator
+from onnxtrain.training.metrics import RunningMeans
+
+if TYPE_CHECKING:
+    from onnxtrain.session import TrainingSession
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One pass over the data.
+
+    Attributes:
+      number: counted from 1 in this run.
+      step: training steps that the session has taken at its end, earlier runs included.
+      training: means over the examples of the scalar outputs of the steps, such as the loss.
+      validation: what the evaluation on held-out data gave at its end; empty without such data.
+      examples: how many examples were trained on.
+      seconds: time taken, the evaluation included.
+    """
+
+    number: int
+    step: int
+    training: Mapping[str, float]
+    validation: Mapping[str, float]
+    examples: int
+    seconds: float
+
+
+@dataclass
+class History:
+    """What a run measured, epoch by epoch; `interrupted` when it was stopped before its last one was complete."""
+
+    epochs: list[Epoch] = field(default_factory=list)
+    interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after a step; `training` holds the means of the epoch as last fetched from the device."""
+
+    epoch: int
+    epochs: int
+    examples: int
+    examples_in_epoch: int
+    training: Mapping[str, float]
+
+
+def fit(
+    session: TrainingSession,
+    data: Arrays,
+    *,
+    epochs: int,
+    batch_size: int | None = None,
+    validation: Arrays | None = None,
+    seed: int | None = None,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> History:
+    """Trains a session on arrays for a number of epochs.
+
+    Each epoch takes the examples in an order of its own, drawn from the seed and from the steps that the session has
+    taken, so that a run that was saved after an epoch and goes on is the run that was never interrupted. The last
+    batch of an epoch may be smaller than the others; it is one more compilation, and no example is left out.
+
+    Args:
+      session: what is trained; its state is where the run has come to, whatever happens.
+      data: one array for each input, labels included, with the examples along the first axis.
+      epochs: passes over the data.
+      batch_size: examples a step; 32 by default, or what the model's inputs fix.
+      validation: held-out data, evaluated after every epoch.
+      seed: decides the order of the examples; by default the session's own seed does.
+      on_epoch: called after every complete epoch, for example to save.
+      on_step: called after every step, for example to show progress.
+      stop: asked after every step; the run ends when it answers true.
+
+    Returns:
+      What was measured. An epoch that was cut short is in it too, as the last one.
+
+    Raises:
+      InputError: the arrays do not fit the inputs of the model.
+      ModelError: the model has no training information.
+    """
+    run = _Run(session, data, epochs, batch_size, seed, on_step, stop or _never)
+    evaluate = None
+    if validation is not None:
+        evaluate = Evaluator(session, validation, run.batch_size, source="the validation data")
+    history = History()
+    for number in range(1, epochs + 1):
+        epoch = run.train_epoch(number, evaluate)
+        history.epochs.append(epoch)
+        complete = epoch.examples == run.examples_in_epoch
+        if complete and on_epoch:
+            on_epoch(epoch)
+        if run.stop():
+            history.interrupted = not complete or number < epochs
+            break
+    return history
+
+
+def _never() -> bool:
+    return False
+
+
+class _Run:
+    """What stays the same over the epochs of a run."""
+
+    def __init__(
+        self,
+        session: TrainingSession,
+        data: Arrays,
+        epochs: int,
+        batch_size: int | None,
+        seed: int | None,
+        on_step: Callable[[Progress], None] | None,
+        stop: Callable[[], bool],
+    ):
+        inputs = training_inputs(session)
+        self.session = session
+        self.dataset = match_inputs(data, inputs, source="the training data")
+        self.epochs = epochs
+        self.batch_size = choose_batch_size(batch_size, inputs)
+        self.examples_in_epoch = whole_batches(self.dataset.size, self.batch_size, inputs)
+        self.entropy = _entropy(session) if seed is None else (seed,)
+        self.on_step = on_step
+        self.stop = stop
+
+    def train_epoch(self, number: int, evaluate: Evaluator | None) -> Epoch:
+        """Takes the steps of one epoch, or those until the run is to stop, and measures them."""
+        started = time.perf_counter()
+        means = RunningMeans()
+        examples = 0
+        for count, batch in self.dataset.batches(self.batch_size, self._order()):
+            means.add(count, self.session.step(batch))
+            examples += count
+            if self.on_step:
+                self.on_step(Progress(number, self.epochs, examples, self.examples_in_epoch, means.latest))
+            if self.stop():
+                break
+        training = means.fetch()
+        complete = examples == self.examples_in_epoch
+        validation = evaluate() if evaluate and complete else {}
+        seconds = time.perf_counter() - started
+        return Epoch(number, self.session.step_count, training, validation, examples, seconds)
+
+    def _order(self) -> np.ndarray:
+        generator = np.random.default_rng((*self.entropy, self.session.step_count))
+        return generator.permutation(self.dataset.size)[: self.examples_in_epoch]
+
+
+def _entropy(session: TrainingSession) -> tuple[int, ...]:
+    """The session's seed, which a saved run keeps, as numbers that numpy's generators take."""
+    return tuple(int(word) for word in np.ravel(jax.random.key_data(session.state.key)))

@@ -1,0 +1,387 @@
+"""The command line, as its users type it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from typer.testing import CliRunner
+
+from onnxtrain.cli import app
+from onnxtrain.session import TrainingSession
+from onnxtrain.training.data import read_npz, write_npz
+from tests.graph.training_models import edited, floats, mlp_with_momentum, training_model
+from tests.training.problems import classification, fix_batch
+
+COMMANDS = ("inspect", "check", "prepare", "init", "train", "infer", "evaluate", "export", "demo")
+
+
+class Shell:
+    """A folder with a network, the training model made of it, and data; commands are typed as one line."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        model = mlp_with_momentum()
+        onnx.save(model, folder / "training.onnx")
+        onnx.save(edited(model, lambda model: model.ClearField("training_info")), folder / "network.onnx")
+        write_npz(folder / "data.npz", classification())
+        write_npz(folder / "held_out.npz", classification(seed=1))
+
+    def run(self, line: str, exit_code: int = 0) -> str:
+        """Everything that a command prints, once its exit code is what it should be."""
+        result = CliRunner().invoke(app, shlex.split(line))
+        assert result.exit_code == exit_code, result.output
+        assert "Traceback" not in result.output
+        return result.output
+
+    def session(self, name: str) -> TrainingSession:
+        return TrainingSession(self.folder / name)
+
+    def save(self, name: str, model: onnx.ModelProto) -> None:
+        onnx.save(model, self.folder / name)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    return Shell(tmp_path)
+
+
+def same_values(first: TrainingSession, second: TrainingSession) -> bool:
+    return all(np.array_equal(first.variables[name], second.variables[name]) for name in first.variables)
+
+
+# The main job
+
+
+def test_a_network_is_prepared_initialized_trained_evaluated_and_exported(shell: Shell) -> None:
+    assert "Next: onnxtrain train prepared.onnx" in shell.run(
+        "prepare network.onnx -o prepared.onnx --optimizer adam --learning-rate 0.02 --initialize glorot_uniform"
+    )
+    assert "state variables initialized" in shell.run("init prepared.onnx -o fresh.onnx --seed 3")
+    said = shell.run("train fresh.onnx -o trained.onnx --data data.npz --validation held_out.npz --epochs 15")
+    assert said.count("validation loss") == 15
+    assert "trained.onnx: trained, 60 steps in all." in said
+    assert "accuracy  9" in shell.run("evaluate trained.onnx --data held_out.npz")
+    shell.run("export trained.onnx -o better.onnx")
+    exported = onnx.load(shell.folder / "better.onnx")
+    onnx.checker.check_model(exported)
+    assert not exported.training_info
+    assert "logits [100, 3]" in shell.run("infer better.onnx -o outputs.npz --data held_out.npz")
+    session, x = shell.session("trained.onnx"), classification(seed=1)["x"]
+    np.testing.assert_allclose(
+        read_npz(shell.folder / "outputs.npz")["logits"], session.infer({"x": x})["logits"], rtol=1e-5, atol=1e-6
+    )
+
+
+def test_commands_leave_the_model_that_they_read_as_it_was(shell: Shell) -> None:
+    before = (shell.folder / "training.onnx").read_bytes()
+    shell.run("init training.onnx -o out.onnx")
+    shell.run("train training.onnx -o out.onnx --data data.npz")
+    shell.run("evaluate training.onnx --data data.npz")
+    shell.run("export training.onnx -o out.onnx")
+    assert (shell.folder / "training.onnx").read_bytes() == before
+
+
+# prepare, init, export
+
+
+def test_prepare_trains_only_what_the_patterns_leave(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --optimizer sgd --trainable 'W*' --trainable 'b*' --freeze '?1'")
+    names = set(shell.session("prepared.onnx").variables)
+    assert {"W2", "b2"} <= names
+    assert names.isdisjoint({"W1", "b1"})
+
+
+def test_prepare_frees_a_fixed_batch(shell: Shell) -> None:
+    inference = edited(mlp_with_momentum(), fix_batch(1), lambda model: model.ClearField("training_info"))
+    shell.save("fixed.onnx", inference)
+    shell.run("prepare fixed.onnx -o prepared.onnx --free-batch")
+    shell.run("train prepared.onnx -o trained.onnx --data data.npz --batch-size 25")
+    assert shell.session("trained.onnx").step_count == 4
+
+
+def test_prepare_takes_the_learning_rate_and_the_loss(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --loss mean_squared_error --lr 0.25")
+    assert shell.session("prepared.onnx").variables["learning_rate"] == 0.25
+    write_npz(shell.folder / "targets.npz", {"x": np.ones((8, 4), np.float32), "labels": np.ones((8, 3), np.float32)})
+    assert "loss" in shell.run("evaluate prepared.onnx --data targets.npz")
+
+
+def test_init_draws_by_its_seed(shell: Shell) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        shell.run(f"init training.onnx -o {name}.onnx --seed {seed}")
+    a, b, c = (shell.session(f"{name}.onnx") for name in "abc")
+    assert same_values(a, b)
+    assert not same_values(a, c)
+
+
+# train
+
+
+def test_a_run_goes_on_from_its_own_output_as_if_it_had_never_stopped(shell: Shell) -> None:
+    shell.run("train training.onnx -o whole.onnx --data data.npz --epochs 4 --seed 7")
+    shell.run("train training.onnx -o half.onnx --data data.npz --epochs 2 --seed 7")
+    shell.run("train half.onnx -o half.onnx --data data.npz --epochs 2")
+    assert shell.session("half.onnx").step_count == 16
+    assert same_values(shell.session("whole.onnx"), shell.session("half.onnx"))
+
+
+def test_a_learning_curve_is_drawn_when_asked(shell: Shell) -> None:
+    pytest.importorskip("matplotlib", reason="learning curves need matplotlib")
+    assert "curve.png: the learning curve" in shell.run(
+        "train training.onnx -o trained.onnx --data data.npz --epochs 2 --plot curve.png"
+    )
+    assert (shell.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_that_fixes_its_batch_warns_of_examples_left_out(shell: Shell) -> None:
+    shell.save("fixed.onnx", edited(mlp_with_momentum(), fix_batch(32)))
+    said = shell.run("train fixed.onnx -o trained.onnx --data data.npz")
+    assert "Warning: The model's inputs fix 32 examples a batch, so 4 of the 100 examples are left out." in said
+
+
+def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(shell: Shell) -> None:
+    command = [sys.executable, "-m", "onnxtrain", *["train", "training.onnx", "-o", "out.onnx", "--data", "data.npz"]]
+    log = shell.folder / "log"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--epochs", "100000"], stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+        while "epoch" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 130
+    said = log.read_text()
+    assert "Traceback" not in said
+    hint = next(line for line in said.splitlines() if line.startswith("To go on: onnxtrain "))
+    stopped = shell.session("out.onnx").step_count
+    assert f"after step {stopped}" in said
+    line, epochs = hint.removeprefix("To go on: onnxtrain ").rsplit(" ", 1)
+    assert 0 < int(epochs) < 100000
+    shell.run(f"{line} 1")
+    assert shell.session("out.onnx").step_count == stopped + 4
+
+
+# infer, evaluate
+
+
+def test_infer_needs_no_labels_and_no_training_information(shell: Shell) -> None:
+    write_npz(shell.folder / "x.npz", {"x": classification()["x"]})
+    shell.run("infer network.onnx -o outputs.npz --data x.npz --batch-size 7")
+    assert list(read_npz(shell.folder / "outputs.npz")) == ["logits"]
+
+
+def test_evaluate_prints_each_measure_and_how_many_examples_it_saw(shell: Shell) -> None:
+    said = shell.run("evaluate training.onnx --data data.npz --batch-size 9")
+    assert "training.onnx on 100 examples" in said
+    assert "loss" in said
+    assert "accuracy" in said
+
+
+# inspect, check
+
+
+def test_inspect_shows_a_training_model(shell: Shell) -> None:
+    said = shell.run("inspect training.onnx")
+    for part in (
+        "training.onnx: training model",
+        "float32[N, 4]",
+        "int64[N]",
+        "State variables: 9 tensors",
+        "Gradient, Momentum",
+        "0: W1_start",
+        "0: W1_new",
+        "Operators with no rule: none",
+    ):
+        assert part in said
+
+
+def test_inspect_shows_what_would_train_in_an_inference_model(shell: Shell) -> None:
+    said = shell.run("inspect network.onnx")
+    assert "network.onnx: inference model" in said
+    assert "Would be trained by default: 4 tensors" in said
+
+
+def test_inspect_says_why_nothing_would_train(shell: Shell) -> None:
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [floats("x", "N")], [floats("y", "N")])
+    shell.save("relu.onnx", training_model(graph))
+    said = shell.run("inspect relu.onnx")
+    assert "Nothing would be trained by default" in said
+    assert "has nothing to train" in said
+
+
+def test_inspect_lists_operators_with_no_rule(shell: Shell) -> None:
+    def change(model: onnx.ModelProto) -> None:
+        model.graph.node[1].op_type, model.graph.node[1].domain = "Squash", "com.example"
+        model.opset_import.append(helper.make_opsetid("com.example", 2))
+
+    shell.save("odd.onnx", edited(mlp_with_momentum(), change))
+    said = shell.run("inspect odd.onnx")
+    assert "Operators with no rule: none" not in said
+    assert said.split("Operators with no rule")[1].split()[-4:] == ["Squash", "com.example", "2", "1"]
+
+
+def test_inspect_takes_names_for_what_they_are_rather_than_for_markup(shell: Shell) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["[bold]x[/nothing] :smile:"], ["y"])],
+        "g",
+        [floats("[bold]x[/nothing] :smile:", "N")],
+        [floats("y", "N")],
+    )
+    shell.save("names.onnx", training_model(graph))
+    assert "[bold]x[/nothing] :smile:" in shell.run("inspect names.onnx")
+
+
+def test_check_passes_a_model_that_obeys(shell: Shell) -> None:
+    assert "obeys the training specification: 1 algorithm, 9 state variables." in shell.run("check training.onnx")
+
+
+def test_check_says_that_an_inference_model_has_no_training_information(shell: Shell) -> None:
+    assert "no training information: `onnxtrain prepare` adds it" in shell.run("check network.onnx")
+
+
+def test_check_lists_every_problem(shell: Shell) -> None:
+    def break_bindings(model: onnx.ModelProto) -> None:
+        model.training_info[0].update_binding[0].key = "nothing"
+        model.training_info[0].update_binding[1].value = "nowhere"
+
+    shell.save("broken.onnx", edited(mlp_with_momentum(), break_bindings))
+    said = shell.run("check broken.onnx", exit_code=1)
+    assert "'nothing'" in said
+    assert "'nowhere'" in said
+    assert "broken.onnx: 2 problems." in said
+    assert "T-11" in said
+
+
+# Failures
+
+
+def text_file(shell: Shell) -> None:
+    (shell.folder / "text.onnx").write_text("no model")
+
+
+def other_name(shell: Shell) -> None:
+    write_npz(shell.folder / "other.npz", {"X": classification()["x"], "labels": classification()["labels"]})
+
+
+def other_type(shell: Shell) -> None:
+    data = classification()
+    write_npz(shell.folder / "other.npz", {**data, "x": data["x"].astype(np.float64)})
+
+
+def uneven(shell: Shell) -> None:
+    data = classification()
+    write_npz(shell.folder / "other.npz", {**data, "labels": data["labels"][:-1]})
+
+
+def broken(shell: Shell) -> None:
+    shell.save("broken.onnx", edited(mlp_with_momentum(), lambda model: model.training_info[0].update_binding.pop()))
+    model = mlp_with_momentum()
+    model.training_info[0].update_binding[0].value = "nowhere"
+    shell.save("broken.onnx", model)
+
+
+def nothing(shell: Shell) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("arrange", "line", "message"),
+    [
+        (nothing, "inspect missing.onnx", "missing.onnx: No such file or directory."),
+        (nothing, "check missing.onnx", "missing.onnx: No such file or directory."),
+        (text_file, "inspect text.onnx", "not an ONNX model"),
+        (nothing, "train training.onnx -o out.onnx --data missing.npz", "missing.npz: No such file or directory."),
+        (nothing, "train training.onnx -o out.onnx --data training.onnx", "is no .npz archive"),
+        (nothing, "train training.onnx -o no/folder/out.onnx --data data.npz", "no/folder: The folder does not exist."),
+        (nothing, "train training.onnx -o . --data data.npz", "Is a directory"),
+        (nothing, "train network.onnx -o out.onnx --data data.npz", "onnxtrain prepare MODEL -o OUT"),
+        (other_name, "train training.onnx -o out.onnx --data other.npz", "There is no array 'x'"),
+        (other_type, "train training.onnx -o out.onnx --data other.npz", "convert it with .astype('float32')"),
+        (uneven, "train training.onnx -o out.onnx --data other.npz", "differ in length"),
+        (broken, "train broken.onnx -o out.onnx --data data.npz", "'nowhere'"),
+        (nothing, "train training.onnx -o out.onnx --data data.npz --plot curve.doc", ".png, .svg, .pdf"),
+        (nothing, "init network.onnx -o out.onnx", "no training information"),
+        (nothing, "evaluate network.onnx --data data.npz", "no training information"),
+        (other_name, "infer network.onnx -o out.npz --data other.npz", "There is no array 'x' in other.npz"),
+        (nothing, "prepare training.onnx -o out.onnx", "has training information already"),
+        (nothing, "prepare network.onnx -o out.onnx --freeze 'Q*'", "frozen='Q*' matches no weight"),
+        (nothing, "prepare network.onnx -o out.onnx --optimizer sdg", "sgd"),
+        (nothing, "prepare network.onnx -o out.onnx --loss hinge", "mean_squared_error"),
+    ],
+)
+def test_a_failure_is_one_readable_message_and_exit_code_1(
+    shell: Shell, arrange: Callable[[Shell], None], line: str, message: str
+) -> None:
+    arrange(shell)
+    before = sorted(path.name for path in shell.folder.iterdir())
+    said = shell.run(line, exit_code=1)
+    assert message in said
+    assert said.startswith("Error: ")
+    assert sorted(path.name for path in shell.folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("line", ["--debug inspect missing.onnx", "inspect missing.onnx --debug"])
+def test_debug_shows_where_an_error_came_from(shell: Shell, line: str) -> None:
+    result = CliRunner().invoke(app, line.split())
+    assert isinstance(result.exception, FileNotFoundError)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nonsense",
+        "train training.onnx",
+        "train training.onnx -o out.onnx --data data.npz --epochs 0",
+        "train training.onnx -o out.onnx --data data.npz --epochs many",
+        "train training.onnx -o out.onnx --data data.npz --colour",
+        "inspect",
+    ],
+)
+def test_a_wrong_call_is_exit_code_2(shell: Shell, line: str) -> None:
+    assert "Usage:" in shell.run(line, exit_code=2)
+
+
+# Help
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_documents_every_option_and_shows_an_example(command: str, shell: Shell) -> None:
+    said = shell.run(f"{command} --help")
+    assert f"onnxtrain {command}" in said.split("Usage:")[1].split("\n", 1)[1]
+
+
+def test_help_lists_every_command_and_the_exit_codes(shell: Shell) -> None:
+    said = shell.run("--help")
+    assert all(f" {command} " in said for command in COMMANDS)
+    assert "Exit codes" in said
+
+
+def test_every_option_of_every_command_has_a_help_text() -> None:
+    from typer.main import get_command
+
+    group = get_command(app)
+    for name in COMMANDS:
+        for parameter in group.commands[name].params:  # type: ignore[attr-defined]
+            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
+
+
+def test_the_package_is_also_a_command() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "onnxtrain", "--help"], capture_output=True, text=True, check=False
+    )
+    assert finished.returncode == 0
+    assert "onnxtrain prepare model.onnx" in finished.stdout
