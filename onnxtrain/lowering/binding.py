@@ -59,7 +59,17 @@ def bind(
         else:
             keyword[parameter.name] = _keyword(parameter, schema, attributes, injected)
     _check_arity(rule, inputs)
+    _refuse_traced_beside_text(rule, inputs)
     return Arguments(tuple(positional), keyword)
+
+
+def _refuse_traced_beside_text(rule: Rule, inputs: Sequence[Any]) -> None:
+    """Text never reaches the device, so all that a node combines with text has to be known while tracing."""
+    if not any(isinstance(value, np.ndarray) and value.dtype == dtypes.STRING for value in inputs):
+        return
+    for position, value in enumerate(inputs):
+        if not static.is_static(value):
+            raise StaticInputError(rule.parameters[min(position, len(rule.parameters) - 1)].name, position)
 
 
 def _check_arity(rule: Rule, inputs: Sequence[Any]) -> None:

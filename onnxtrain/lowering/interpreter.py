@@ -239,7 +239,8 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
             value if rule.kind_at(i) is registry.Kind.VALUE else static.representable(value)
             for i, value in enumerate(positional)
         )
-    result = rule.function(*positional, **bound.keyword)
+    with np.errstate(all="ignore"):  # a division by zero is no news at run time, so it is none while tracing
+        result = rule.function(*positional, **bound.keyword)
     return result if isinstance(result, tuple) else (result,)
 
 
