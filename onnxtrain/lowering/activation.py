@@ -107,7 +107,7 @@ def shrink(x: Array, *, bias: float, lambd: float) -> Array:
 
 
 @op("Clip", folds=True)
-def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:  # noqa: A002
+def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
     """The gradient is 1 on the bounds. Where `min` exceeds `max`, everything becomes `max`."""
     xp = namespace(x, min, max)
     if min is not None:

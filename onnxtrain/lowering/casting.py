@@ -13,7 +13,7 @@ from onnxtrain import dtypes
 from onnxtrain.errors import OperatorError, UnsupportedError
 from onnxtrain.lowering import static
 from onnxtrain.lowering.registry import Array, DType, op
-from onnxtrain.lowering.static import namespace
+from onnxtrain.lowering.static import StaticInputError, namespace
 
 _FLOAT8 = frozenset(
     np.dtype(dtype)
@@ -28,6 +28,8 @@ _POWERS_OF_TWO = np.dtype(ml_dtypes.float8_e8m0fnu)
 _SMALL_INTEGERS = frozenset(
     np.dtype(dtype) for dtype in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2)
 )
+# numpy's words for the numbers that ONNX has words of its own for.
+_SPECIAL_WORDS = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
 _NOT_ON_DEVICES = frozenset(np.dtype(dtype) for dtype in (ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn))
 
 
@@ -48,7 +50,9 @@ def cast(x: Array, *, to: DType, saturate: bool = True, round_mode: str = "up") 
     Unsupported: float6 kinds, and strings, that are only known at run time.
     """
     if dtypes.STRING in (x.dtype, to):
-        return _cast_text(static.known(x, "A string, or what becomes one,"), to)
+        if not static.is_static(x):
+            raise StaticInputError("input", 0)
+        return _cast_text(x, to)
     if not static.is_static(x) and not _NOT_ON_DEVICES.isdisjoint((x.dtype, to)):
         raise UnsupportedError(f"Casting {dtypes.name_of(x.dtype)} to {dtypes.name_of(to)} works on known values only.")
     if to == _POWERS_OF_TWO and x.dtype != to:
@@ -89,13 +93,19 @@ def _cast_to_power_of_two(x: Any, saturate: bool, round_mode: str) -> Any:
 
 def _cast_text(x: np.ndarray, to: np.dtype) -> np.ndarray:
     if x.dtype != dtypes.STRING:
-        plain = x.astype(np.float32) if x.dtype.kind == "V" else x
-        return plain.astype(np.str_).astype(np.object_)
+        return _as_text(x)
     if to == dtypes.STRING:
         return x
     parse = _parse_integer if to.kind in "iu" else float
     numbers = [parse(text) for text in x.reshape(-1)]
     return cast(np.asarray(numbers, None if to.kind in "iu" else np.float64).reshape(x.shape), to=to)
+
+
+def _as_text(x: np.ndarray) -> np.ndarray:
+    if x.dtype.kind not in "fiu":
+        x = x.astype(np.uint8 if x.dtype == np.bool_ else np.float32)
+    words = [_SPECIAL_WORDS.get(word, word) for word in x.astype(np.str_).reshape(-1).tolist()]
+    return np.array(words, np.object_).reshape(x.shape)
 
 
 def _parse_integer(text: str) -> int:

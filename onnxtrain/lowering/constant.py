@@ -59,7 +59,7 @@ def range_(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) 
     if dtypes.is_float(dtype) and dtype.itemsize < 4:
         start, limit, delta = (number.astype(np.float32) for number in (start, limit, delta))
     start, limit, delta = (number.reshape(()) for number in (start, limit, delta))
-    count = max(0, math.ceil((limit - start) / delta))
+    count = max(0, int(-((start - limit).item() // delta.item())))
     start, delta = static.traced_if_large(start, count), static.traced_if_large(delta, count)
     steps = namespace(start).arange(count, dtype=start.dtype)
     return static.cast(start + steps * delta, dtype)

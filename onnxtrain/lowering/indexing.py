@@ -122,6 +122,8 @@ _COMBINE_IN_PLACE = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min"
 
 def _write(data: Any, index: tuple[Any, ...], updates: Any, reduction: str) -> Any:
     _check(index, data.shape)
+    if not updates.size:
+        return data
     if all(static.is_static(value) for value in (data, updates, *index)):
         return _write_static(data, index, updates, reduction)
     data, updates = static.traced(data), static.traced(updates)
@@ -204,7 +206,7 @@ def non_zero(x: Static) -> Array:
 
 
 @op("Unique", folds=True, host=True)
-def unique(x: Static, *, axis: int | None = None, sorted: bool) -> tuple[Array, ...]:  # noqa: A002
+def unique(x: Static, *, axis: int | None = None, sorted: bool) -> tuple[Array, ...]:
     """Unless sorted, values stand in the order in which they first occur."""
     values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
     inverse = inverse.reshape(-1)
@@ -217,17 +219,13 @@ def unique(x: Static, *, axis: int | None = None, sorted: bool) -> tuple[Array, 
 
 
 @op("TopK")
-def top_k(x: Array, k: Int, *, axis: int, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:  # noqa: A002
+def top_k(x: Array, k: Int, *, axis: int, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
     """The k elements are always sorted, and of equal ones the first comes first."""
-    x = static.traced(x)
-    if largest:
-        values, indices = lax.top_k(x, k, axis=axis)
+    keys = static.traced(x)
+    if keys.dtype.kind in "iu":
+        keys = keys if largest else jnp.bitwise_not(keys)  # the complement cannot overflow, as the negative can
     else:
-        values, indices = lax.top_k(_reversed_order(x), k, axis=axis)
-        values = _reversed_order(values)
-    return values, static.cast(indices, np.int64)
-
-
-def _reversed_order(x: jax.Array) -> jax.Array:
-    """Values in the reverse order; the complement of an integer cannot overflow as its negative can."""
-    return jnp.bitwise_not(x) if x.dtype.kind in "iu" else -x
+        keys = keys if largest else -keys
+        keys = jnp.where(keys == 0, 0, keys)  # lax.top_k tells -0.0 from 0.0
+    _, indices = lax.top_k(lax.stop_gradient(keys), k, axis=axis)
+    return jnp.take_along_axis(x, indices, axis), static.cast(indices, np.int64)

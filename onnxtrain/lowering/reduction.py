@@ -91,7 +91,7 @@ def _log_of_sum_of_exponentials(x: jax.Array, axes: tuple[int, ...], keepdims: b
 
 
 def _through_wider_floats(reduce: Reduction) -> Reduction:
-    """Integers are reduced as floats and cut to integers again; half floats, whose squares overflow soon, as float32."""
+    """Integers are reduced as floats and cut again; half floats, whose squares soon overflow, as float32."""
 
     def widened(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
         if x.dtype in (np.float32, np.float64):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -158,7 +157,8 @@ def pad(
     """Negative pads crop, before any padding is done."""
     widths = _pad_widths(pads, axes, data.ndim)
     xp = namespace(data, constant_value)
-    data = data[tuple(slice(max(0, -low), length - max(0, -high)) for (low, high), length in zip(widths, data.shape))]
+    cropped = tuple(slice(max(0, -low), data.shape[i] - max(0, -high)) for i, (low, high) in enumerate(widths))
+    data = data[cropped]
     widths = [(max(0, low), max(0, high)) for low, high in widths]
     if mode != "constant":
         return xp.pad(data, widths, mode=mode)
