@@ -172,8 +172,10 @@ class Program:
 
     def step_inputs(self, algorithm: int | None = None) -> Mapping[str, ValueInfo]:
         """The inputs that `step` accepts, by name."""
-        graphs = [self.combined_graphs[index] for index in self._algorithms(algorithm)]
-        return {value.name: value for graph in graphs for value in combine.data_inputs(self.model, graph)}
+        accepted: dict[str, ValueInfo] = {}
+        for index in self._algorithms(algorithm):
+            accepted.update(self._algorithm_inputs[index])
+        return accepted
 
     def step_outputs(self, algorithm: int | None = None) -> tuple[str, ...]:
         """The outputs that `step` gives by default: the algorithms' outputs that no binding assigns."""
@@ -184,6 +186,12 @@ class Program:
             names.update(dict.fromkeys(name for name in info.algorithm.output_names if name not in assigned))
         return tuple(names)
 
+    @cached_property
+    def _algorithm_inputs(self) -> tuple[Mapping[str, ValueInfo], ...]:
+        return tuple(
+            {value.name: value for value in combine.data_inputs(self.model, graph)} for graph in self.combined_graphs
+        )
+
     # Running one graph
 
     def _run_algorithm(
@@ -191,7 +199,7 @@ class Program:
     ) -> tuple[Mapping[str, Any], dict[str, Any]]:
         graph, binding = self.combined_graphs[index], self.model.training_info[index].update_binding
         here = [name for name in wanted if name in self._values_of(index)]
-        accepted = {value.name for value in combine.data_inputs(self.model, graph)}
+        accepted = self._algorithm_inputs[index]
         known = {**self._initializers(graph, state), **{name: fed[name] for name in fed if name in accepted}}
         context = self._context(state, "", index, state.step)
         values = self._run(graph, known, [*here, *(output for _, output in binding)], context)
