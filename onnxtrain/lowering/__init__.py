@@ -25,6 +25,7 @@ from onnxtrain.lowering import (
     sequence,
     shape,
     signal,
+    text,
 )
 
 __all__ = [
@@ -49,4 +50,5 @@ __all__ = [
     "sequence",
     "shape",
     "signal",
+    "text",
 ]
