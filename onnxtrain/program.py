@@ -22,7 +22,8 @@ from onnxtrain.graph.read import read_model
 from onnxtrain.graph.validate import find_problems
 from onnxtrain.inputs import check_inputs, missing_input, unknown_name
 from onnxtrain.lowering import static
-from onnxtrain.lowering.interpreter import Context, Scope, require_rules
+from onnxtrain.lowering.context import Context
+from onnxtrain.lowering.interpreter import missing_values, run_graph
 from onnxtrain.state import TrainingState
 
 if TYPE_CHECKING:
@@ -208,14 +209,10 @@ class Program:
         return _assign(state.variables, updates, where), {name: values[name] for name in here}
 
     def _run(self, graph: Graph, known: dict[str, Any], wanted: Sequence[str], context: Context) -> dict[str, Any]:
-        scope = Scope(graph.name, graph.nodes, known, context)
         declared = {value.name: value for value in graph.inputs}
-        _, missing = scope.pending(wanted)
-        for name in missing:
-            raise missing_input(declared[name]) if name in declared else unknown_name("value", name, scope.producers)
-        require_rules(scope, wanted)
-        scope.compute(wanted)
-        return {name: scope[name] for name in wanted}
+        for name in missing_values(graph, known, wanted):
+            raise missing_input(declared[name]) if name in declared else unknown_name("value", name, known)
+        return run_graph(graph, known, wanted, context)
 
     def _initializers(self, graph: Graph, state: TrainingState) -> dict[str, Any]:
         return {name: self._value(state, name) for name in graph.initializers}

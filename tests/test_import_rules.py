@@ -36,6 +36,7 @@ MACHINERY = (
     "lowering.registry",
     "lowering.static",
     "lowering.binding",
+    "lowering.context",
     "lowering.interpreter",
     "lowering.gradient",
 )

@@ -7,16 +7,13 @@ are numpy arrays while they are static and JAX arrays once they depend on someth
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 
 from onnxtrain import dtypes
-from onnxtrain import schema as schemas
 from onnxtrain.errors import (
     ModelError,
     OnnxTrainError,
@@ -25,39 +22,12 @@ from onnxtrain.errors import (
     UnsupportedOperatorError,
     describe_node,
 )
-from onnxtrain.graph.model import AttributeReference, Function, FunctionKey, Graph, Node
+from onnxtrain.graph.model import AttributeReference, Function, Graph, Node
 from onnxtrain.graph.order import is_gradient, reads
 from onnxtrain.lowering import gradient, registry, static
 from onnxtrain.lowering.binding import Injected, bind
+from onnxtrain.lowering.context import Context, find_function, find_rule, identity, require_rules
 from onnxtrain.lowering.static import StaticInputError
-
-
-@dataclass(frozen=True)
-class Context:
-    """What a graph is run with.
-
-    Attributes:
-      functions: the model-local functions.
-      opset_imports: the opset of each domain for the nodes of this graph.
-      key: the PRNG key of the session, or None where no random node may run.
-      salts: integers, traced or not, that tell this run from others: the algorithm, the step, the loop's iteration.
-      path: the calls that led here, as a prefix of node identities.
-    """
-
-    functions: Mapping[FunctionKey, Function]
-    opset_imports: Mapping[str, int]
-    key: Any = None
-    salts: tuple[Any, ...] = ()
-    path: str = ""
-
-    def node_key(self, node: Node, seed: float | None) -> Any:
-        """The node's own stream (R-01), from the session's seed or, where it has one, the node's (R-02)."""
-        key = self.key if seed is None else jax.random.key(int(np.float32(seed).view(np.uint32)))
-        if key is None:
-            return None
-        for salt in self.salts:
-            key = jax.random.fold_in(key, salt)
-        return jax.random.fold_in(key, zlib.crc32(f"{self.path}{_identity(node)}".encode()))
 
 
 class Scope:
@@ -172,9 +142,15 @@ def _in_order(names: Iterable[str], producer: Callable[[str], Node | None]) -> l
 def run_graph(graph: Graph, values: Mapping[str, Any], outputs: Sequence[str], context: Context) -> dict[str, Any]:
     """Runs a whole graph: the values of its inputs and initializers in, the values of the named outputs back."""
     scope = Scope(graph.name, graph.nodes, dict(values), context)
-    require_rules(scope, outputs)
+    needed, _ = scope.pending(outputs)
+    require_rules(context, graph.name, needed)
     scope.compute(outputs)
     return {name: scope[name] for name in outputs}
+
+
+def missing_values(graph: Graph, values: Mapping[str, Any], outputs: Iterable[str]) -> list[str]:
+    """Names that the outputs need and that neither the values nor the nodes give."""
+    return Scope(graph.name, graph.nodes, dict(values), Context({}, {})).pending(outputs)[1]
 
 
 def run_node(scope: Scope, node: Node) -> tuple[Any, ...]:
@@ -195,11 +171,6 @@ def run_node(scope: Scope, node: Node) -> tuple[Any, ...]:
         raise OperatorError(f"{_where(scope, node)} failed on ({shapes}).\n{error}").mark() from error
 
 
-def find_function(context: Context, node: Node) -> Function | None:
-    """The model-local function that a node calls, if it calls one."""
-    return context.functions.get((node.domain, node.op_type, node.overload))
-
-
 def resolve(attributes: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A node's attributes with references replaced by the calling node's; one that is not given is absent."""
     if not any(isinstance(value, AttributeReference) for value in attributes.values()):
@@ -215,7 +186,7 @@ def _run_function(
     scope: Scope, node: Node, function: Function, inputs: tuple[Any, ...], attributes: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     context = replace(
-        scope.context, opset_imports=function.opset_imports, path=f"{scope.context.path}{_identity(node)}/"
+        scope.context, opset_imports=function.opset_imports, path=f"{scope.context.path}{identity(node)}/"
     )
     values = dict(zip(function.inputs, (*inputs, *[None] * (len(function.inputs) - len(inputs))), strict=True))
     body = Scope(function.name, function.nodes, values, context, attributes={**function.defaults, **attributes})
@@ -250,7 +221,7 @@ class GraphBody:
     def __init__(self, scope: Scope, node: Node, attribute: str, graph: Graph):
         self.scope = scope
         self.graph = graph
-        self.path = f"{scope.context.path}{_identity(node)}/{attribute}/"
+        self.path = f"{scope.context.path}{identity(node)}/{attribute}/"
         self.input_names = graph.input_names
         self.output_names = graph.output_names
 
@@ -262,67 +233,6 @@ class GraphBody:
         body = Scope(self.graph.name, self.graph.nodes, values, context, parent=self.scope)
         body.compute(self.output_names)
         return tuple(body[name] for name in self.output_names)
-
-
-def find_rule(context: Context, node: Node) -> tuple[schemas.Schema | None, registry.Rule | None]:
-    """The schema that a node means under its opset, and the rule that runs it."""
-    opset = context.opset_imports.get(node.domain)
-    newest = schemas.NEWEST_TESTED.get(node.domain)
-    if opset is None:
-        return None, None
-    if newest is not None and opset > newest:
-        raise UnsupportedOperatorError(
-            f"Opset {opset} of {node.domain or 'ai.onnx'} is newer than {newest}, the newest that onnxtrain was tested "
-            "with. Export the model with an older opset, or upgrade onnxtrain."
-        )
-    schema = schemas.find(node.domain, node.op_type, opset)
-    return schema, schema and registry.find(node.domain, node.op_type, schema.since_version)
-
-
-def require_rules(scope: Scope, outputs: Iterable[str]) -> None:
-    """Raises `UnsupportedOperatorError` with every operator that the outputs need and that has no rule."""
-    needed, _ = scope.pending(outputs)
-    missing: dict[tuple[str, str], list[str]] = {}
-    for context, graph, node in _every_node(scope.context, scope.name, needed):
-        if is_gradient(node) or find_function(context, node) is not None:
-            continue
-        if find_rule(context, node)[1] is None:
-            label = (
-                f"{node.op_type} ({node.domain or 'ai.onnx'} {context.opset_imports.get(node.domain, 'not imported')})"
-            )
-            missing.setdefault((label, graph), []).append(node.name or next(filter(None, node.outputs), ""))
-    if missing:
-        lines = [f"  {label} in graph {graph!r}: {_some(names)}" for (label, graph), names in missing.items()]
-        raise UnsupportedOperatorError(
-            "\n".join(["The model needs operators that onnxtrain has no rule for:", *lines])
-            + "\nReplace them, add their body as a model-local function, or ask only for outputs that do not need them."
-        )
-
-
-def _every_node(context: Context, graph: str, nodes: Iterable[Node]) -> Iterator[tuple[Context, str, Node]]:
-    """Nodes with those of their subgraphs and of the functions they call, each function once."""
-    entered: set[FunctionKey] = set()
-    stack = [(context, graph, node) for node in nodes]
-    while stack:
-        context, graph, node = stack.pop()
-        yield context, graph, node
-        for subgraph in node.subgraphs:
-            stack.extend((context, subgraph.name, inner) for inner in subgraph.nodes)
-        function = find_function(context, node)
-        if function is not None and function.key not in entered:
-            entered.add(function.key)
-            inside = replace(context, opset_imports=function.opset_imports)
-            stack.extend((inside, function.name, inner) for inner in function.nodes)
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
-
-
-def _identity(node: Node) -> str:
-    """What tells a node from all others in its graph: node names may repeat or be absent, outputs may not."""
-    return next((output for output in node.outputs if output), node.name)
 
 
 def _where(scope: Scope, node: Node) -> str:
@@ -351,10 +261,10 @@ def _trace_back(scope: Scope, name: str) -> tuple[str, list[str]]:
         if here is None:
             return name, [name, *reversed(path)]
         scope, node = here, here.producers[name]
-        path.append(f"{node.op_type} {(node.name or _identity(node))!r}")
+        path.append(f"{node.op_type} {(node.name or identity(node))!r}")
         name = next((read for read in node.inputs if read and not static.is_static(scope[read])), "")
         if not name:
-            return _identity(node), list(reversed(path))
+            return identity(node), list(reversed(path))
 
 
 def _describe(value: Any) -> str:

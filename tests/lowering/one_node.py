@@ -10,7 +10,8 @@ import jax
 import onnxtrain.lowering  # noqa: F401  (importing it registers the rules)
 from onnxtrain.graph.model import Graph, Node
 from onnxtrain.lowering import static
-from onnxtrain.lowering.interpreter import Context, run_graph
+from onnxtrain.lowering.context import Context
+from onnxtrain.lowering.interpreter import run_graph
 
 
 def run_node(

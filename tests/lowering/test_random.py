@@ -13,7 +13,8 @@ from onnx import TensorProto, helper
 import onnxtrain as ot
 from onnxtrain.errors import OperatorError
 from onnxtrain.graph.model import Graph, Node
-from onnxtrain.lowering.interpreter import Context, run_graph
+from onnxtrain.lowering.context import Context
+from onnxtrain.lowering.interpreter import run_graph
 from tests.lowering.one_node import run_node
 
 DATA = np.arange(1, 2001, dtype=np.float32)
