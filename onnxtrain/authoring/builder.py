@@ -53,7 +53,7 @@ class GraphBuilder:
     ) -> tuple[str, ...]:
         """Adds a node and returns the fresh names of its outputs."""
         fresh = tuple(self.names.fresh(output) for output in outputs)
-        label = self.names.fresh(name) if name else ""
+        label = self.names.fresh_node(name) if name else ""
         node = helper.make_node(op_type, list(inputs), list(fresh), label, doc or None, domain, **attributes)
         self.nodes.append(node)
         return fresh

@@ -111,7 +111,7 @@ class TrainingForward:
         return copy
 
     def _name_anew(self, node: onnx.NodeProto, renamed: dict[str, str]) -> None:
-        node.name = self._builder.names.fresh(node.name)
+        node.name = self._builder.names.fresh_node(node.name)
         for index, name in enumerate(node.output):
             if name:
                 node.output[index] = renamed[name] = self._builder.names.fresh(f"{name}/training")

@@ -10,29 +10,37 @@ from onnxtrain.authoring.protos import subgraphs
 
 
 class Names:
-    """The names of values and nodes of a model, in all of its graphs, and those given out since."""
+    """The names that a model uses, and those given out since; nodes and values have names of their own."""
 
     def __init__(self, model: onnx.ModelProto):
-        self._taken = set(_names_in(model.graph))
+        self._values = set(_value_names(model.graph))
+        self._nodes = {node.name for node in model.graph.node}
 
     def fresh(self, wanted: str) -> str:
-        """`wanted` itself where it is free, else `wanted_1`, `wanted_2`, ...; the name counts as taken from now on."""
-        name, count = wanted, 0
-        while name in self._taken:
-            count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
-        return name
+        """A name for a value: `wanted` itself where it is free, else `wanted_1`, `wanted_2`, ..."""
+        return _take(wanted, self._values)
+
+    def fresh_node(self, wanted: str) -> str:
+        """A name for a node, likewise."""
+        return _take(wanted, self._nodes)
 
 
-def _names_in(graph: onnx.GraphProto) -> Iterator[str]:
+def _take(wanted: str, taken: set[str]) -> str:
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    taken.add(name)
+    return name
+
+
+def _value_names(graph: onnx.GraphProto) -> Iterator[str]:
     for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         yield value.name
     for sparse in graph.sparse_initializer:
         yield sparse.values.name
     for node in graph.node:
-        yield node.name
         yield from node.input
         yield from node.output
         for subgraph in subgraphs(node):
-            yield from _names_in(subgraph)
+            yield from _value_names(subgraph)

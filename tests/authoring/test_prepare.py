@@ -116,8 +116,10 @@ def test_an_import_of_the_training_domain_is_not_repeated():
     assert domains == ["", "ai.onnx.preview.training"]
 
 
-def test_the_loss_comes_first_and_is_the_one_output_that_nothing_assigns():
-    prepared = make_trainable(mlp())
+@pytest.mark.parametrize("opset", [8, 11, 17])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_loss_comes_first_and_is_the_one_output_that_nothing_assigns(opset, loss):
+    prepared = make_trainable(mlp(opset), loss=loss)
     outputs = [value.name for value in algorithm(prepared).output]
     assert outputs[0] == "loss"
     assert set(outputs[1:]) == set(updates(prepared).values())
