@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import sys
 from pathlib import Path
@@ -66,6 +67,18 @@ def test_the_trained_model_can_be_trained_on(finished: tuple[Path, str]) -> None
     assert before == demo.EPOCHS * -(-len(training["labels"]) // demo.BATCH_SIZE)
     session.step({name: array[:64] for name, array in training.items()})
     assert session.step_count == before + 1
+
+
+def test_without_onnxruntime_the_reference_implementation_runs_the_exported_network(
+    finished: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, _ = finished
+    _, held_out = demo.load_digits()
+    _, expected = demo.run_elsewhere(directory / "better_network.onnx", held_out["image"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    runtime, logits = demo.run_elsewhere(directory / "better_network.onnx", held_out["image"])
+    assert runtime == "onnx.reference"
+    np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_model_that_learned_nothing_is_not_passed_off_as_good(

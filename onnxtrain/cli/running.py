@@ -112,7 +112,7 @@ def train(
 
 def _how_to_go_on(history: History, epochs: int, output: Path, data: Path) -> str:
     last = history.epochs[-1]
-    remaining = str(epochs - last.number + 1)
+    remaining = str(epochs - last.number + (not last.complete))
     command = ["onnxtrain", "train", str(output), "-o", str(output), "--data", str(data), "--epochs", remaining]
     return (
         f"Stopped in epoch {last.number}, after step {last.step}; {output} holds all of it.\n"

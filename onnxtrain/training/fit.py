@@ -34,6 +34,7 @@ class Epoch:
       training: means over the examples of the scalar outputs of the steps, such as the loss.
       validation: what the evaluation on held-out data gave at its end; empty without such data.
       examples: how many examples were trained on.
+      complete: whether that was all of them; false for an epoch that was cut short.
       seconds: time taken, the evaluation included.
     """
 
@@ -42,6 +43,7 @@ class Epoch:
     training: Mapping[str, float]
     validation: Mapping[str, float]
     examples: int
+    complete: bool
     seconds: float
 
 
@@ -108,11 +110,10 @@ def fit(
     for number in range(1, epochs + 1):
         epoch = run.train_epoch(number, evaluate)
         history.epochs.append(epoch)
-        complete = epoch.examples == run.examples_in_epoch
-        if complete and on_epoch:
+        if epoch.complete and on_epoch:
             on_epoch(epoch)
         if run.stop():
-            history.interrupted = not complete or number < epochs
+            history.interrupted = not epoch.complete or number < epochs
             break
     return history
 
@@ -160,7 +161,7 @@ class _Run:
         complete = examples == self.examples_in_epoch
         validation = evaluate() if evaluate and complete else {}
         seconds = time.perf_counter() - started
-        return Epoch(number, self.session.step_count, training, validation, examples, seconds)
+        return Epoch(number, self.session.step_count, training, validation, examples, complete, seconds)
 
     def _order(self) -> np.ndarray:
         generator = np.random.default_rng((*self.entropy, self.session.step_count))

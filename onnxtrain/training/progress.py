@@ -12,7 +12,7 @@ from onnxtrain.training.fit import Epoch, Progress
 
 
 class ProgressLine:
-    """Shows the epoch under way, and prints one line for every epoch that is complete.
+    """Shows how much of a run is done and how long the rest takes, and prints a line for every complete epoch.
 
     The live part is for people: where the console is no terminal, only the lines of the epochs are printed.
     """
@@ -22,7 +22,7 @@ class ProgressLine:
         self._bar = progress.Progress(
             progress.TextColumn("{task.description}"),
             progress.BarColumn(),
-            progress.MofNCompleteColumn(),
+            progress.TaskProgressColumn(),
             progress.TextColumn("{task.fields[measures]}"),
             progress.TimeRemainingColumn(),
             console=console,
@@ -45,8 +45,8 @@ class ProgressLine:
         self._bar.update(
             self._task,
             description=f"epoch {now.epoch}/{now.epochs}",
-            total=now.examples_in_epoch,
-            completed=now.examples,
+            total=now.epochs * now.examples_in_epoch,
+            completed=(now.epoch - 1) * now.examples_in_epoch + now.examples,
             measures=describe_measures(now.training),
         )
 

@@ -123,7 +123,7 @@ def test_a_run_that_is_stopped_finishes_its_step_and_says_so() -> None:
     history = fit(session, classification(), epochs=5, on_epoch=completed.append, stop=lambda: next(steps) >= 6)
     assert history.interrupted
     assert [epoch.number for epoch in completed] == [1]
-    assert [(epoch.number, epoch.examples) for epoch in history.epochs] == [(1, 100), (2, 64)]
+    assert [(epoch.examples, epoch.complete) for epoch in history.epochs] == [(100, True), (64, False)]
     assert session.step_count == 6
 
 

@@ -17,7 +17,7 @@ SIGNATURES = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 def history(epochs: int = 3) -> History:
     return History(
         [
-            Epoch(number, 10 * number, {"loss": 1 / number}, {"loss": 2 / number, "accuracy": 0.5}, 100, 1.0)
+            Epoch(number, 10 * number, {"loss": 1 / number}, {"loss": 2 / number, "accuracy": 0.5}, 100, True, 1.0)
             for number in range(1, epochs + 1)
         ]
     )
@@ -46,7 +46,7 @@ def test_there_is_a_panel_for_each_measure_and_a_curve_for_each_data_set(tmp_pat
 
 def test_a_run_without_measures_still_gives_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="learning curves need matplotlib")
-    plot_history(History([Epoch(1, 1, {}, {}, 10, 1.0)]), tmp_path / "curve.png")
+    plot_history(History([Epoch(1, 1, {}, {}, 10, True, 1.0)]), tmp_path / "curve.png")
     assert (tmp_path / "curve.png").exists()
 
 

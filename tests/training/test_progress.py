@@ -10,7 +10,7 @@ from rich.console import Console
 from onnxtrain.training.fit import Epoch, Progress
 from onnxtrain.training.progress import ProgressLine, describe_measures
 
-EPOCH = Epoch(2, 8, {"loss": 0.25}, {"loss": 0.5, "accuracy": 0.975}, 100, 0.5)
+EPOCH = Epoch(2, 8, {"loss": 0.25}, {"loss": 0.5, "accuracy": 0.975}, 100, True, 0.5)
 
 
 def shown(terminal: bool) -> str:
@@ -28,10 +28,10 @@ def test_a_file_gets_one_line_for_each_epoch_and_nothing_else() -> None:
     )
 
 
-def test_a_terminal_gets_the_lines_and_a_bar_that_says_how_far_the_epoch_is() -> None:
+def test_a_terminal_gets_the_lines_and_a_bar_that_says_how_far_the_run_is() -> None:
     text = shown(terminal=True)
     assert "validation loss 0.5" in text
-    assert "50/100" in text
+    assert "50%" in text
     assert "loss 0.3000" in text
 
 
