@@ -118,9 +118,10 @@ def _weigh(counts: Array, mode: str, weights: Floats) -> Array:
 
 def _place(counts: Array, indexes: Ints) -> Array:
     """Sends the count of each n-gram to its output; those that share one are added up."""
-    shape, places = (*counts.shape[:-1], max(indexes) + 1), np.array(indexes)
-    if is_static(counts):
-        placed = np.zeros(shape, np.float32)
-        np.add.at(placed, (..., places), counts)
-        return placed
-    return jnp.zeros(shape, np.float32).at[..., places].add(counts)
+    shape = (*counts.shape[:-1], max(indexes) + 1)
+    if not is_static(counts):
+        return jnp.zeros(shape, np.float32).at[..., np.array(indexes)].add(counts)
+    placed = np.zeros(shape, np.float32)
+    for column, index in enumerate(indexes):
+        placed[..., index] += counts[..., column]
+    return placed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -25,12 +25,15 @@ def run_node(
     seed: int = 0,
     salts: tuple[Any, ...] = (),
     name: str = "",
-    **attributes: Any,
+    attributes: Mapping[str, Any] | None = None,
+    **more_attributes: Any,
 ) -> tuple[Any, ...]:
     """The outputs of the node; None among the inputs is an absent one. Strings and lists are static anyway."""
     names = tuple("" if value is None else f"input{i}" for i, value in enumerate(inputs))
     results = tuple(f"{name}output{i}" for i in range(outputs))
-    graph = Graph("test", (), (), (Node(op_type, domain, name, names, results, attributes),))
+    graph = Graph(
+        "test", (), (), (Node(op_type, domain, name, names, results, {**(attributes or {}), **more_attributes}),)
+    )
     context = Context({}, {domain: opset}, key=jax.random.key(seed), salts=salts)
     values = {key: value for key, value in zip(names, inputs, strict=True) if key}
     fixed = {
