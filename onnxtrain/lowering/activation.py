@@ -17,7 +17,6 @@ from onnxtrain.lowering.static import namespace
 
 table(
     {
-        "Relu": jax.nn.relu,  # its gradient at 0 is 0; that of jnp.maximum is 0.5
         "Sigmoid": jax.nn.sigmoid,
         "Softplus": jax.nn.softplus,
         "Softsign": jax.nn.soft_sign,
@@ -25,6 +24,12 @@ table(
     },
     inputs=1,
 )
+
+
+@op("Relu", folds=True)
+def relu(x: Array) -> Array:
+    # The gradient of jax.nn.relu at 0 is 0; that of jnp.maximum is 0.5.
+    return np.maximum(x, x.dtype.type(0)) if static.is_static(x) else jax.nn.relu(x)
 
 
 @op("LeakyRelu")
