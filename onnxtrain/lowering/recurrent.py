@@ -124,7 +124,7 @@ def lstm(
     activation_alpha: Floats = (),
     activation_beta: Floats = (),
     clip: float | None = None,
-    input_forget: bool = False,
+    input_forget: bool,
 ) -> tuple[Array, ...]:
     """A step beyond a sequence's length leaves the states as they are, and its output is 0."""
     functions = _activations(activations, activation_alpha, activation_beta, clip)

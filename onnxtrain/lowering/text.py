@@ -42,7 +42,7 @@ def string_split(x: Static, *, delimiter: str = "", maxsplit: int = -1) -> tuple
 
 
 @op("RegexFullMatch", host=True)
-def regex_full_match(x: Static, *, pattern: str) -> np.ndarray:
+def regex_full_match(x: Static, *, pattern: str = "") -> np.ndarray:
     """Patterns have RE2's syntax, of which Python's `re` understands all but a few escapes and character classes."""
     try:
         # RE2's \d, \w and \s know ASCII only.

@@ -19,7 +19,7 @@ from onnxtrain.lowering.static import StaticInputError, is_static, traced
 
 @op("LabelEncoder", domain=ML, folds=True)
 def label_encoder_by_position(
-    x: Array, *, classes_strings: tuple[str, ...], default_int64: int, default_string: str
+    x: Array, *, classes_strings: tuple[str, ...] = (), default_int64: int, default_string: str
 ) -> Array:
     """Version 1 maps strings to their place in one list, and places to strings."""
     places = np.arange(len(classes_strings), dtype=np.int64)

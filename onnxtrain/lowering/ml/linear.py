@@ -46,7 +46,7 @@ def linear_classifier(
 
 @op("LinearRegressor", domain=ML)
 def linear_regressor(
-    x: Array, *, coefficients: Floats, intercepts: Floats = (), targets: int, post_transform: str
+    x: Array, *, coefficients: Floats = (), intercepts: Floats = (), targets: int, post_transform: str
 ) -> Array:
     return transform(_product(x, coefficients, intercepts), post_transform).astype(np.float32)
 

@@ -33,10 +33,10 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 # The numbers that TreeEnsemble has for modes and for aggregate functions.
 _MODES = (*_COMPARISONS, "BRANCH_MEMBER")
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-_NODE_LISTS = frozenset({"nodes_hitrates", "nodes_hitrates_as_tensor"})
+_POPULARITY = frozenset({"nodes_hitrates", "nodes_hitrates_as_tensor"})
 
 
-@op("TreeEnsembleRegressor", domain=ML, ignores=_NODE_LISTS)
+@op("TreeEnsembleRegressor", domain=ML, ignores=_POPULARITY)
 def tree_ensemble_regressor(
     x: Array,
     *,
@@ -44,19 +44,19 @@ def tree_ensemble_regressor(
     base_values: Floats = (),
     base_values_as_tensor: np.ndarray | None = None,
     n_targets: int = 1,
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
+    nodes_falsenodeids: Ints = (),
+    nodes_featureids: Ints = (),
     nodes_missing_value_tracks_true: Ints = (),
-    nodes_modes: tuple[str, ...],
-    nodes_nodeids: Ints,
-    nodes_treeids: Ints,
-    nodes_truenodeids: Ints,
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: Ints = (),
+    nodes_treeids: Ints = (),
+    nodes_truenodeids: Ints = (),
     nodes_values: Floats = (),
     nodes_values_as_tensor: np.ndarray | None = None,
     post_transform: str,
-    target_ids: Ints,
-    target_nodeids: Ints,
-    target_treeids: Ints,
+    target_ids: Ints = (),
+    target_nodeids: Ints = (),
+    target_treeids: Ints = (),
     target_weights: Floats = (),
     target_weights_as_tensor: np.ndarray | None = None,
 ) -> Array:
@@ -80,26 +80,26 @@ def tree_ensemble_regressor(
     return transform(scores, post_transform).astype(np.float32)
 
 
-@op("TreeEnsembleClassifier", domain=ML, folds=True, ignores=_NODE_LISTS)
+@op("TreeEnsembleClassifier", domain=ML, folds=True, ignores=_POPULARITY)
 def tree_ensemble_classifier(
     x: Array,
     *,
     base_values: Floats = (),
     base_values_as_tensor: np.ndarray | None = None,
-    class_ids: Ints,
-    class_nodeids: Ints,
-    class_treeids: Ints,
+    class_ids: Ints = (),
+    class_nodeids: Ints = (),
+    class_treeids: Ints = (),
     class_weights: Floats = (),
     class_weights_as_tensor: np.ndarray | None = None,
     classlabels_int64s: Ints = (),
     classlabels_strings: tuple[str, ...] = (),
-    nodes_falsenodeids: Ints,
-    nodes_featureids: Ints,
+    nodes_falsenodeids: Ints = (),
+    nodes_featureids: Ints = (),
     nodes_missing_value_tracks_true: Ints = (),
-    nodes_modes: tuple[str, ...],
-    nodes_nodeids: Ints,
-    nodes_treeids: Ints,
-    nodes_truenodeids: Ints,
+    nodes_modes: tuple[str, ...] = (),
+    nodes_nodeids: Ints = (),
+    nodes_treeids: Ints = (),
+    nodes_truenodeids: Ints = (),
     nodes_values: Floats = (),
     nodes_values_as_tensor: np.ndarray | None = None,
     post_transform: str,
@@ -143,7 +143,7 @@ def tree_ensemble_classifier(
     return choose_labels(indices, classlabels_int64s, classlabels_strings), scores
 
 
-@op("TreeEnsemble", domain=ML, ignores=_NODE_LISTS)
+@op("TreeEnsemble", domain=ML, ignores={"nodes_hitrates"})
 def tree_ensemble(
     x: Array,
     *,
