@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from onnxtrain.errors import OperatorError
@@ -164,7 +165,11 @@ def pad(
         return xp.pad(data, widths, mode=mode)
     if constant_value is None:
         constant_value = np.asarray("" if data.dtype == object else value, data.dtype)
-    return xp.pad(data, widths, constant_values=constant_value.reshape(()))
+    if static.is_static(constant_value):
+        return xp.pad(data, widths, constant_values=constant_value.reshape(()))
+    # lax.pad cannot be differentiated with respect to its value alone
+    inside = jnp.pad(jnp.ones(data.shape, bool), widths)
+    return jnp.where(inside, jnp.pad(data, widths), constant_value.reshape(()))
 
 
 def _pad_widths(pads: Sequence[int], axes: Sequence[int] | None, rank: int) -> list[tuple[int, int]]:
