@@ -169,10 +169,10 @@ def test_a_graph_without_a_seed_draws_nothing() -> None:
         run_graph(Graph("test", (), (), (node,)), {}, ("y",), Context({}, {"": 22}))
 
 
-def noisy_model() -> onnx.ModelProto:
-    """State variable w; initialization draws it, with a fixed seed, and each step adds a Dropout mask to it."""
+def noisy_model(**seed: Any) -> onnx.ModelProto:
+    """State variable w, which initialization draws, and to which each step adds a Dropout mask; `seed` is for both."""
     initialize = helper.make_graph(
-        [helper.make_node("RandomNormal", [], ["fresh"], shape=[64], seed=3.0)],
+        [helper.make_node("RandomNormal", [], ["fresh"], shape=[64], **seed)],
         "initialization",
         [],
         [helper.make_tensor_value_info("fresh", TensorProto.FLOAT, [64])],
@@ -181,7 +181,7 @@ def noisy_model() -> onnx.ModelProto:
     training = helper.make_tensor("training", TensorProto.BOOL, [], [True])
     step = helper.make_graph(
         [
-            helper.make_node("Dropout", ["ones", "", "training"], ["noise"], seed=5.0),
+            helper.make_node("Dropout", ["ones", "", "training"], ["noise"], **seed),
             helper.make_node("Add", ["w", "noise"], ["w_new"]),
         ],
         "algorithm",
@@ -204,7 +204,7 @@ def noisy_model() -> onnx.ModelProto:
 
 @pytest.mark.spec("R-02")
 def test_with_a_fixed_seed_initialization_repeats_and_every_step_draws_anew() -> None:
-    session = ot.TrainingSession(noisy_model(), seed=0)
+    session = ot.TrainingSession(noisy_model(seed=3.0), seed=0)
     session.initialize()
     fresh = np.asarray(session.variables["w"])
     noises = [np.asarray(session.step({}, outputs=["noise"])["noise"]) for _ in range(3)]
@@ -212,3 +212,16 @@ def test_with_a_fixed_seed_initialization_repeats_and_every_step_draws_anew() ->
     session.initialize()
     np.testing.assert_array_equal(session.variables["w"], fresh)
     np.testing.assert_array_equal(session.step({}, outputs=["noise"])["noise"], noises[0])
+
+
+@pytest.mark.spec("R-01")
+def test_sessions_with_one_seed_run_alike_and_others_do_not() -> None:
+    def train(seed: int) -> np.ndarray:
+        session = ot.TrainingSession(noisy_model(), seed=seed)
+        session.initialize()
+        for _ in range(3):
+            session.step({})
+        return session.variables["w"]
+
+    np.testing.assert_array_equal(train(1), train(1))
+    assert np.any(train(1) != train(2))
