@@ -24,6 +24,7 @@ class Injected:
 
     key: Any
     output_count: int
+    stand_in: Any = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,8 @@ def _keyword(parameter: RuleParameter, schema: Schema, attributes: Mapping[str, 
         return injected.key
     if parameter.kind is Kind.OUTPUT_COUNT:
         return injected.output_count
+    if parameter.kind is Kind.STAND_IN:
+        return injected.stand_in
     return _attribute(parameter, schema, attributes)
 
 

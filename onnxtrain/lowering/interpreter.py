@@ -50,6 +50,7 @@ class Scope:
         self.parent = parent
         self.attributes = attributes if attributes is not None else (parent.attributes if parent else {})
         self.producers = {output: node for node in nodes for output in node.outputs if output}
+        self.stand_ins: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name that has been computed, here or further out."""
@@ -73,7 +74,21 @@ class Scope:
             gradient.differentiate(self, gradients[-1], gradients)
             pending, _ = self.pending(names)
         for node in pending:
-            self.values.update(zip(node.outputs, run_node(self, node), strict=False))
+            for name, value in zip(node.outputs, run_node(self, node), strict=False):
+                self._keep(name, value)
+
+    def _keep(self, name: str, value: Any) -> None:
+        if isinstance(value, registry.StraightThrough):
+            self.stand_ins[name] = value.stand_in
+            value = value.value
+        self.values[name] = value
+
+    def stand_in(self, name: str) -> Any:
+        """The float whose gradient stands for that of a value computed here or further out, if it has one."""
+        scope: Scope | None = self
+        while scope is not None and name not in scope.values:
+            scope = scope.parent
+        return scope.stand_ins.get(name) if scope is not None else None
 
     def pending(self, names: Iterable[str]) -> tuple[list[Node], list[str]]:
         """Nodes still to run for these names, in an order that works, and names to be looked up further out."""
@@ -203,7 +218,8 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
         for name, value in attributes.items()
     }
     key = scope.context.node_key(node, attributes.get("seed")) if rule.draws else None
-    bound = bind(rule, schema, inputs, arguments, Injected(key, len(node.outputs)))
+    stand_in = scope.stand_in(node.inputs[0]) if node.inputs else None
+    bound = bind(rule, schema, inputs, arguments, Injected(key, len(node.outputs), stand_in))
     positional = bound.positional
     if not (rule.folds and bound.static):
         positional = tuple(
@@ -262,7 +278,9 @@ def _trace_back(scope: Scope, name: str) -> tuple[str, list[str]]:
             return name, [name, *reversed(path)]
         scope, node = here, here.producers[name]
         path.append(f"{node.op_type} {(node.name or identity(node))!r}")
-        name = next((read for read in node.inputs if read and not static.is_static(scope[read])), "")
+        # its inputs first, then what its bodies capture
+        read = (*filter(None, node.inputs), *sorted(reads(node)))
+        name = next((name for name in read if not static.is_static(scope[name])), "")
         if not name:
             return identity(node), list(reversed(path))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from onnxtrain import dtypes
 from onnxtrain.lowering import windows
-from onnxtrain.lowering.registry import Array, DType, Ints, op
-from onnxtrain.lowering.static import namespace, wide_dtype
+from onnxtrain.lowering.registry import Array, DType, Ints, StandIn, StraightThrough, op
+from onnxtrain.lowering.static import is_static, namespace, wide_dtype
 
 _PRECISIONS = frozenset(np.dtype(dtype) for dtype in (np.float16, jnp.bfloat16, np.float32, np.float64))
 
@@ -24,13 +26,30 @@ def quantize_linear(
     output_dtype: DType | None = None,
     precision: DType | None = None,
     saturate: bool = True,
-) -> Array:
+) -> Array | StraightThrough:
+    """The gradient of a DequantizeLinear that reads the result passes straight through: 1 in range, 0 outside."""
     dtype = np.dtype(output_dtype or np.uint8) if y_zero_point is None else np.dtype(y_zero_point.dtype)
     precision = _precision(y_scale, precision)
+    zero_point = y_zero_point if y_zero_point is None else _spread(y_zero_point, x, axis, block_size)
     y = x.astype(precision) / _spread(y_scale, x, axis, block_size).astype(precision)
-    return _quantized(
-        y, y_zero_point if y_zero_point is None else _spread(y_zero_point, x, axis, block_size), dtype, saturate
-    )
+    return _straight_through(y, _quantized(y, zero_point, dtype, saturate), zero_point)
+
+
+def _straight_through(y: Array, quantized: Array, zero_point: Array | None) -> Array | StraightThrough:
+    """Quantized values with what they are the rounded values of, where they are not cut off as well."""
+    if is_static(quantized):
+        return quantized
+    quantized = lax.stop_gradient(quantized)
+    y = y.astype(wide_dtype(y.dtype))
+    moved = y if zero_point is None else y + zero_point.astype(y.dtype)
+    lowest, highest = _limits(np.dtype(quantized.dtype))
+    nearest = moved if dtypes.is_float(quantized.dtype) else jnp.rint(moved)
+    return StraightThrough(quantized, jnp.where((nearest >= lowest) & (nearest <= highest), y, 0))
+
+
+def _limits(dtype: np.dtype) -> tuple[float, float]:
+    limits = jnp.finfo(dtype) if dtypes.is_float(dtype) else jnp.iinfo(dtype)
+    return float(limits.min), float(limits.max)
 
 
 def _precision(scale: Array, asked: np.dtype | None) -> np.dtype:
@@ -54,21 +73,13 @@ def _quantized(y: Array, zero_point: Array | None, dtype: np.dtype, saturate: bo
     xnp = namespace(y, zero_point)
     y = y.astype(wide_dtype(y.dtype))
     if dtypes.is_float(dtype):
-        return _small_float(y if zero_point is None else y + zero_point.astype(y.dtype), dtype, saturate)
+        y = y if zero_point is None else y + zero_point.astype(y.dtype)
+        return (xnp.clip(y, *_limits(dtype)) if saturate else y).astype(dtype)
     y = xnp.rint(y)
     if zero_point is not None:
         y = y + zero_point.astype(y.dtype)
-    limits = jnp.iinfo(dtype)
     # in two steps, because not every backend converts floats to integers of less than a byte
-    return xnp.clip(y, float(limits.min), float(limits.max)).astype(np.int32).astype(dtype)
-
-
-def _small_float(y: Array, dtype: np.dtype, saturate: bool) -> Array:
-    xnp = namespace(y)
-    if saturate:
-        largest = float(jnp.finfo(dtype).max)
-        y = xnp.clip(y, -largest, largest)
-    return y.astype(dtype)
+    return xnp.clip(y, *_limits(dtype)).astype(np.int32).astype(dtype)
 
 
 @op("DequantizeLinear", folds=True)
@@ -80,23 +91,38 @@ def dequantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: DType | None = None,
+    stand_in: StandIn,
 ) -> Array:
     wide = wide_dtype(x_scale.dtype)
     centred = x.astype(wide)
     if x_zero_point is not None:
         centred = centred - _spread(x_zero_point, x, axis, block_size).astype(wide)
+    if stand_in is not None:
+        centred = _with_gradient_of(centred, stand_in.astype(wide))
     y = centred * _spread(x_scale, x, axis, block_size).astype(wide)
     return y.astype(output_dtype or x_scale.dtype)
 
 
+@jax.custom_jvp
+def _with_gradient_of(value: Array, stand_in: Array) -> Array:
+    """The value, which is differentiated as if it were the other one."""
+    return value
+
+
+@_with_gradient_of.defjvp
+def _with_gradient_of_jvp(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+    return _with_gradient_of(*values), tangents[1]
+
+
 @op("DynamicQuantizeLinear")
-def dynamic_quantize_linear(x: Array) -> tuple[Array, Array, Array]:
+def dynamic_quantize_linear(x: Array) -> tuple[Array | StraightThrough, Array, Array]:
     """An input of zeros has scale 0 and stays zero."""
     lowest, highest = jnp.minimum(jnp.min(x), 0), jnp.maximum(jnp.max(x), 0)
     scale = (highest - lowest) / 255
     safe = jnp.where(scale == 0, 1, scale)
     zero_point = _quantized(-lowest / safe, None, np.dtype(np.uint8))
-    return _quantized(x / safe, zero_point, np.dtype(np.uint8)), scale, zero_point
+    y = x / safe
+    return _straight_through(y, _quantized(y, zero_point, np.dtype(np.uint8)), zero_point), scale, zero_point
 
 
 @op("QLinearMatMul")

@@ -23,6 +23,7 @@ A rule holds from its `since` to the next rule of the same operator. How a param
 | `DType` | numpy dtype, from an attribute that holds an element type's number |
 | `Key` | a PRNG key of the node's own, different at each step (any rule that declares `key: Key`) |
 | `OutputCount` | how many outputs the node names |
+| `StandIn` | the float whose gradient stands for that of the first input, or None (see `StraightThrough`) |
 | `Body` | a graph attribute, as a callable (see `Body`) |
 | `Value` | whatever the value is, untouched: a list for a sequence, a dict for a map, None for an absent optional |
 | anything else | the attribute as it was read: int, float, bool, str, tuple, numpy array |
@@ -58,6 +59,7 @@ class Kind(Enum):
     DTYPE = auto()
     KEY = auto()
     OUTPUT_COUNT = auto()
+    STAND_IN = auto()
     BODY = auto()
     VALUE = auto()
     PLAIN = auto()
@@ -74,6 +76,17 @@ class GraphCallable(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class StraightThrough:
+    """A result of a rule whose element type carries no gradient, and a float whose gradient stands for its own.
+
+    Other nodes see the value alone; a rule that declares `StandIn` gets the float of its first input beside it.
+    """
+
+    value: Any
+    stand_in: Any
+
+
 Array = Annotated[Any, Kind.ARRAY]
 Value = Annotated[Any, Kind.VALUE]
 Ints = Annotated[tuple[int, ...], Kind.INTS]
@@ -85,6 +98,7 @@ Static = Annotated[np.ndarray, Kind.STATIC]
 DType = Annotated[np.dtype, Kind.DTYPE]
 Key = Annotated[jax.Array, Kind.KEY]
 OutputCount = Annotated[int, Kind.OUTPUT_COUNT]
+StandIn = Annotated[Any, Kind.STAND_IN]
 Body = Annotated[GraphCallable, Kind.BODY]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -24,7 +24,7 @@ from onnxtrain.schema import Schema
 
 MISSING = tomllib.loads(Path(__file__).with_name("missing_rules.toml").read_text())
 
-_INJECTED = frozenset({Kind.KEY, Kind.OUTPUT_COUNT})
+_INJECTED = frozenset({Kind.KEY, Kind.OUTPUT_COUNT, Kind.STAND_IN})
 
 # The types of attribute that each kind of parameter can take, beside the plain ones, which take any.
 _ATTRIBUTE_TYPES = {
