@@ -115,8 +115,7 @@ def _make_ready(model: onnx.ModelProto, names: Names) -> None:
     model.ir_version = max(model.ir_version, _TRAINING_IR_VERSION)
     rewrites.switch_to_inference(model.graph)
     rewrites.move_weights_out(model.graph, names)
-    rewrites.separate_vectors(model.graph)
-    rewrites.separate_statistics(model.graph, names)
+    rewrites.separate_vectors(model.graph, names)
 
 
 def _drop_inputs(graph: onnx.GraphProto, dropped: set[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
@@ -24,10 +25,9 @@ from onnxtrain.authoring.protos import (
     stored_tensors,
     subgraphs,
 )
-from onnxtrain.authoring.roles import may_hold_weight
+from onnxtrain.authoring.roles import ARITHMETIC, may_hold_weight, weight_role
 
-# inputs 1 to 4 of BatchNormalization
-_PARAMETERS = ("scale", "bias", "running_mean", "running_variance")
+_STATISTICS = {3: "running_mean", 4: "running_variance"}  # inputs of BatchNormalization
 
 
 def promote_constants(graph: onnx.GraphProto, names: Iterable[str]) -> None:
@@ -127,60 +127,72 @@ def rename_reads(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
         value.name = renamed.get(value.name, value.name)
 
 
-def separate_vectors(graph: onnx.GraphProto) -> None:
-    """Turns an Identity of a stored vector into a vector of its own.
+def separate_vectors(graph: onnx.GraphProto, names: Names) -> None:
+    """Gives every layer scales, biases and running statistics of its own where an exporter shares them.
 
-    PyTorch's exporter keeps one of several tensors of equal values, such as the zero biases and unit scales of a fresh
-    network, and lets the others be its Identity. Matrices stay shared: equal matrices are tied on purpose.
+    PyTorch's exporters store tensors of equal values once, such as the zero biases and unit scales of a fresh network:
+    the older one lets the others be an Identity of it, the newer one lets all layers read it. Matrices stay shared:
+    equal matrices are tied on purpose.
     """
+    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
+    promote_constants(graph, {name for node in norms for name in node.input[1:5]})
+    _separate_identities(graph)
+    _separate_repeated_values(graph, names)
+
+
+def _separate_identities(graph: onnx.GraphProto) -> None:
+    """Turns an Identity of a stored vector into a vector of its own."""
     stored = stored_tensors(graph)
     outputs = {value.name for value in graph.output}
     kept = []
     for node in graph.node:
-        source = stored.get(input_at(node, 0))
-        is_copy = is_standard(node, "Identity") and source is not None and node.output[0] not in outputs
-        if is_copy and source is not None and source.data_type in FLOAT_TYPES and len(source.dims) == 1:
-            graph.initializer.add().CopyFrom(source)
-            graph.initializer[-1].name = node.output[0]
-            stored[node.output[0]] = graph.initializer[-1]
+        source = stored.get(input_at(node, 0)) if is_standard(node, "Identity") else None
+        if source is not None and _is_float_vector(source) and node.output[0] not in outputs:
+            stored[node.output[0]] = _add_copy(graph, source, node.output[0])
         else:
             kept.append(node)
     replace_nodes(graph, kept)
 
 
-def separate_statistics(graph: onnx.GraphProto, names: Names) -> None:
-    """Gives every BatchNormalization running statistics that nothing else reads.
+def _separate_repeated_values(graph: onnx.GraphProto, names: Names) -> None:
+    """Copies a vector of one repeated value for every layer but the first that reads it.
 
-    Nodes that share all four parameters are one module applied several times, and go on sharing them; where two of the
-    four are one tensor, it is only shared for its values.
+    Only where no other vector equals it: a model with two equal ones does not share tensors for their values, so that
+    a layer that it applies twice is one layer.
     """
-    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
-    promote_constants(graph, {name for node in norms for name in node.input[1:5]})
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    modules = _modules(graph)
-    others = (node for node in graph.node if not is_standard(node, "BatchNormalization"))
-    readers = Counter(name for node in others for name in reads(node))
-    readers.update(name for nodes in modules for name in nodes[0].input[1:5])
-    for nodes in modules:
-        parameters = tuple(nodes[0].input[1:5])
-        if all(readers[name] == 1 for name in parameters[2:]):
-            continue  # nothing else reads these statistics
-        for index, (name, word) in enumerate(zip(parameters, _PARAMETERS, strict=True), start=1):
-            if readers[name] > 1 and name in stored:
-                readers[name] -= 1
-                copy = graph.initializer.add()
-                copy.CopyFrom(stored[name])
-                copy.name = names.fresh(f"{nodes[0].name or nodes[0].output[0]}/{word}")
-                for node in nodes:
-                    node.input[index] = copy.name
-
-
-def _modules(graph: onnx.GraphProto) -> list[list[onnx.NodeProto]]:
-    """The BatchNormalization nodes, those of one module together."""
-    modules: dict[tuple[str, ...], list[onnx.NodeProto]] = {}
+    vectors = {name: tensor for name, tensor in stored_tensors(graph).items() if _is_float_vector(tensor)}
+    values = {name: numpy_helper.to_array(tensor) for name, tensor in vectors.items()}
+    count = Counter((value.dtype, value.tobytes()) for value in values.values())
+    seen: set[str] = set()
     for node in graph.node:
-        if is_standard(node, "BatchNormalization"):
-            parameters = tuple(node.input[1:5])
-            is_module = len(set(parameters)) == len(parameters)
-            modules.setdefault(parameters if is_module else (node.output[0],), []).append(node)
-    return list(modules.values())
+        for index, name in enumerate(node.input):
+            role = _parameter(node, index)
+            if role is None or name not in vectors or not _is_repeated(values[name]):
+                continue
+            if name in seen and count[values[name].dtype, values[name].tobytes()] == 1:
+                node.input[index] = names.fresh(f"{node.name or node.output[0]}/{role}")
+                _add_copy(graph, vectors[name], node.input[index])
+            seen.add(name)
+
+
+def _parameter(node: onnx.NodeProto, index: int) -> str | None:
+    """What a vector at an input of a layer is called; None where it is no parameter."""
+    if is_standard(node, "BatchNormalization") and index in _STATISTICS:
+        return _STATISTICS[index]
+    role = ARITHMETIC.get(node.op_type) if is_standard(node, *ARITHMETIC) else weight_role(node, index)
+    return None if role is None else role.value
+
+
+def _is_float_vector(tensor: TensorProto) -> bool:
+    return tensor.data_type in FLOAT_TYPES and len(tensor.dims) == 1
+
+
+def _is_repeated(value: np.ndarray) -> bool:
+    return value.size > 1 and bool((value == value[0]).all())
+
+
+def _add_copy(graph: onnx.GraphProto, tensor: TensorProto, name: str) -> TensorProto:
+    copy = graph.initializer.add()
+    copy.CopyFrom(tensor)
+    copy.name = name
+    return copy

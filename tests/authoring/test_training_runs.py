@@ -213,45 +213,41 @@ def test_the_learning_rate_can_be_set_between_two_steps():
     np.testing.assert_array_equal(session.variables["W1"], before)
 
 
-@pytest.mark.parametrize("opset", [9, 17])
-def test_a_fresh_network_exported_by_pytorch_trains_as_in_pytorch(opset):
+@pytest.mark.parametrize(("exporter", "opset"), [("old", 9), ("old", 17), ("new", 20)])
+def test_a_fresh_network_exported_by_pytorch_trains_as_in_pytorch(exporter, opset):
     torch = pytest.importorskip("torch", reason="PyTorch is the other side of the comparison")
+    if exporter == "new":
+        pytest.importorskip("onnxscript", reason="PyTorch's newer exporter needs it")
     torch.manual_seed(0)
+    # the newer exporter folds BatchNormalization into the convolution before it
+    norm = torch.nn.BatchNorm1d if exporter == "old" else torch.nn.LayerNorm
     network = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 4, 3, bias=False),
-        torch.nn.BatchNorm2d(4),
+        torch.nn.Linear(6, 8, bias=False),
+        norm(8),
         torch.nn.ReLU(),
-        torch.nn.Conv2d(4, 4, 3, bias=False),
-        torch.nn.BatchNorm2d(4),
-        torch.nn.ReLU(),
-        torch.nn.Flatten(),
-        torch.nn.Linear(16, 3),
-    ).eval()
-    model = exported(torch, network, torch.zeros(2, 1, 6, 6), opset)
-    examples = [(x.astype(np.float32), labels) for x, labels in batches((8, 1, 6, 6), 3, (8,))]
+        torch.nn.Linear(8, 8),
+        norm(8),
+        torch.nn.Linear(8, 3),
+    )
+    model = exported(torch, network.eval(), torch.zeros(2, 6), exporter, opset)
+    examples = [(x.astype(np.float32), labels) for x, labels in batches((8, 6), 3, (8,))]
     network.train()
     twin = torch.optim.Adam(network.parameters(), 0.01)
     expected = torch_losses(torch, network, twin, examples, torch.nn.functional.cross_entropy)
-    session = ot.TrainingSession(make_trainable(model, learning_rate=0.01))
-    np.testing.assert_allclose(losses_of(session, examples), expected, rtol=1e-3)
+    prepared = make_trainable(model, learning_rate=0.01)
+    np.testing.assert_allclose(losses_of(ot.TrainingSession(prepared), examples), expected, rtol=1e-3)
 
 
-def exported(torch: Any, network: Any, example: Any, opset: int) -> onnx.ModelProto:
-    """The model by PyTorch's older exporter, which shares tensors of equal values by Identity."""
+def exported(torch: Any, network: Any, example: Any, exporter: str, opset: int) -> onnx.ModelProto:
+    """The model by one of PyTorch's exporters, both of which store tensors of equal values once."""
+    options: dict[str, Any] = {"dynamo": True, "verbose": False, "dynamic_shapes": ({0: torch.export.Dim("N")},)}
+    if exporter == "old":
+        preserve = torch.onnx.TrainingMode.PRESERVE
+        options = {"dynamo": False, "training": preserve, "do_constant_folding": False, "dynamic_axes": {"x": {0: "N"}}}
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            network,
-            (example,),
-            file,
-            dynamo=False,
-            opset_version=opset,
-            training=torch.onnx.TrainingMode.PRESERVE,
-            do_constant_folding=False,
-            input_names=["x"],
-            dynamic_axes={"x": {0: "N"}},
-        )
+        torch.onnx.export(network, (example,), file, opset_version=opset, input_names=["x"], **options)
     return onnx.load_from_string(file.getvalue())
 
 

@@ -323,6 +323,36 @@ def test_statistics_that_are_shared_without_identity_are_kept_apart_too():
     assert set(statistics) <= set(updates(prepared))
 
 
+def two_normal_layers(*tensors: TensorProto, second: str) -> onnx.ModelProto:
+    """Two LayerNormalizations: the first reads scale and bias, the second reads `second` and bias."""
+    nodes = [
+        node("MatMul", ["x", "W"], ["a"]),
+        node("LayerNormalization", ["a", "scale", "bias"], ["b"], "first"),
+        node("MatMul", ["b", "V"], ["c"]),
+        node("LayerNormalization", ["c", second, "bias"], ["scores"], "second"),
+    ]
+    stored = [weights("W", 4, 3), weights("V", 3, 3), weights("bias", 3), *tensors]
+    return model_of(nodes, [floats("x", "N", 4)], [floats("scores", "N", 3)], stored)
+
+
+def test_layers_of_a_fresh_network_that_read_one_scale_are_trained_apart():
+    prepared = make_trainable(two_normal_layers(vector("scale", 1, 1, 1), second="scale"))
+    assert set(trained(prepared)) == {"W", "V", "scale", "second/scale", "bias"}
+
+
+def test_a_layer_that_is_applied_twice_has_one_scale():
+    # its values differ, so no exporter took them for those of another layer
+    assert set(trained(make_trainable(two_normal_layers(vector("scale", 1, 2, 1), second="scale")))) == {
+        "W",
+        "V",
+        "scale",
+        "bias",
+    }
+    # an equal vector beside it shows that the exporter does not share tensors for their values
+    fresh = two_normal_layers(vector("scale", 1, 1, 1), vector("other", 1, 1, 1), second="scale")
+    assert set(trained(make_trainable(fresh))) == {"W", "V", "scale", "bias"}
+
+
 def test_a_module_that_is_applied_twice_keeps_one_set_of_statistics():
     parameters = ["scale", "bias", "mean", "variance"]
     nodes = [
