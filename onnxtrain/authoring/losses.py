@@ -51,7 +51,17 @@ class Loss:
     element_type: int
 
 
-LossWriter = Callable[[GraphBuilder, Prediction], Loss]
+@dataclass(frozen=True)
+class LossKind:
+    """A loss that can be asked for.
+
+    Attributes:
+      write: adds its nodes.
+      starts_from_logits: whether a Softmax at the end of the model is part of the loss.
+    """
+
+    write: Callable[[GraphBuilder, Prediction], Loss]
+    starts_from_logits: bool = False
 
 
 def mean_squared_error(builder: GraphBuilder, prediction: Prediction) -> Loss:
@@ -89,13 +99,13 @@ def softmax_cross_entropy(builder: GraphBuilder, prediction: Prediction) -> Loss
     return Loss(value, labels, prediction.working_type)
 
 
-LOSSES: Mapping[str, LossWriter] = {
-    "softmax_cross_entropy": softmax_cross_entropy,
-    "mean_squared_error": mean_squared_error,
+LOSSES: Mapping[str, LossKind] = {
+    "softmax_cross_entropy": LossKind(softmax_cross_entropy, starts_from_logits=True),
+    "mean_squared_error": LossKind(mean_squared_error),
 }
 
 
-def find_loss(name: str) -> LossWriter:
+def find_loss(name: str) -> LossKind:
     """The loss of this name.
 
     Raises:

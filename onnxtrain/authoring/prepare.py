@@ -81,7 +81,7 @@ def make_trainable(
     _make_ready(proto, names)
     types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
-    source = find_source(proto.graph, target, before_softmax=loss == "softmax_cross_entropy")
+    source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
     weights = choose_weights(proto, types, source.value, _patterns(trainable), _patterns(frozen))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     _drop_inputs(proto.graph, {weight.name for weight in weights})

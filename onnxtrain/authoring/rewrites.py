@@ -80,7 +80,7 @@ def move_weights_out(graph: onnx.GraphProto, names: Names) -> None:
             graph.initializer.add().CopyFrom(tensor)
             graph.initializer[-1].name = fresh
             _forget(body, tensor.name)
-            rename_reads(body, {tensor.name: fresh})
+            _rename_reads(body, {tensor.name: fresh})
 
 
 def _nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -92,9 +92,7 @@ def _nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def _nested_weights(body: onnx.GraphProto) -> list[TensorProto]:
     """The tensors that a subgraph stores and that are more than one number; named as the value is."""
-    places = Counter(
-        name for node in body.node for index, name in enumerate(node.input) if may_hold_weight(node, index)
-    )
+    places = {name for node in body.node for index, name in enumerate(node.input) if may_hold_weight(node, index)}
     captured = {name for inner in _nested(body) for node in inner.node for name in node.input}
     exposed = {value.name for value in (*body.input, *body.output)}
     found = []
@@ -116,13 +114,13 @@ def _forget(body: onnx.GraphProto, name: str) -> None:
             body.node.remove(node)
 
 
-def rename_reads(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
+def _rename_reads(graph: onnx.GraphProto, renamed: dict[str, str]) -> None:
     """Lets the nodes of a graph, at any depth, read other values than before."""
     for node in graph.node:
         for index, name in enumerate(node.input):
             node.input[index] = renamed.get(name, name)
         for body in subgraphs(node):
-            rename_reads(body, renamed)
+            _rename_reads(body, renamed)
     for value in graph.output:
         value.name = renamed.get(value.name, value.name)
 

@@ -11,7 +11,7 @@ from onnx import helper
 from onnxtrain.authoring.builder import TRAINING_DOMAIN, GraphBuilder
 from onnxtrain.authoring.forward import TrainingForward
 from onnxtrain.authoring.initializers import Scheme, write_constants, write_weights
-from onnxtrain.authoring.losses import Loss, LossWriter, Prediction
+from onnxtrain.authoring.losses import Loss, LossKind, Prediction
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer
 from onnxtrain.authoring.prediction import Source
@@ -26,14 +26,14 @@ class Recipe:
     """How a model is to be trained.
 
     Attributes:
-      loss: writes the loss.
+      loss: what is minimized.
       optimizer: writes the step of a weight.
       learning_rate: what the state variable of that name starts with.
       scheme: how weights are drawn anew; None to keep them.
       seed: fixes what is drawn; None to leave it to the session.
     """
 
-    loss: LossWriter
+    loss: LossKind
     optimizer: Optimizer
     learning_rate: float
     scheme: Scheme | None
@@ -79,7 +79,7 @@ def _write_loss(
 ) -> Loss:
     value = source.write_tail(builder, renamed.get(source.value, source.value), renamed)
     element_type, dims = types.element_type(source.output), types.dimensions(source.output)
-    return recipe.loss(builder, Prediction(source.output, value, element_type, dims, source.class_axis))
+    return recipe.loss.write(builder, Prediction(source.output, value, element_type, dims, source.class_axis))
 
 
 def _write_gradients(
@@ -148,7 +148,7 @@ def _description(
         mode = "The nodes training/... are the forward pass with BatchNormalization and Dropout in training mode."
     names = [weight.name for weight in weights]
     return (
-        f"One step of training. {loss.value!r} is the {recipe.loss.__name__.replace('_', ' ')} of output "
+        f"One step of training. {loss.value!r} is the {recipe.loss.write.__name__.replace('_', ' ')} of output "
         f"{source.output!r}{start}, against the input {loss.labels.name!r}. {mode} "
         f"{type(recipe.optimizer).__name__} trains {len(names)} tensors: {listed(names)}. "
         "The learning rate is a state variable: set it between two steps."

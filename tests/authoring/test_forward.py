@@ -51,6 +51,7 @@ def test_the_copy_begins_at_the_first_batch_normalization():
     assert attributes(first) == pytest.approx({"training_mode": 1, "epsilon": 1e-5, "momentum": 0.8})
 
 
+@pytest.mark.spec("T-21")
 def test_the_inference_graph_stays_in_inference_mode():
     prepared = make_trainable(convolutional())
     norms = [one for one in prepared.graph.node if one.op_type == "BatchNormalization"]

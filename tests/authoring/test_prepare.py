@@ -265,6 +265,7 @@ def test_names_of_the_model_are_never_taken(optimizer):
     assert algorithm(prepared).input[0].name == "labels_1"
 
 
+@pytest.mark.spec("T-17", "T-19")
 def test_a_model_of_ir_3_keeps_its_initializers_constant():
     prepared = make_trainable(as_ir_3(convolutional(opset=8)))
     assert prepared.ir_version == 7
