@@ -102,7 +102,7 @@ def _weighted_sum(value: Any) -> Any:
 
 
 def _is_float(value: Any) -> bool:
-    return hasattr(value, "dtype") and dtypes.is_float(value.dtype)
+    return hasattr(value, "dtype") and dtypes.is_float(value.dtype) and value.dtype.itemsize > 1
 
 
 def _direction(point: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -124,4 +124,7 @@ def widen(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in (*wide.graph.input, *wide.graph.output):
         if value.type.tensor_type.elem_type in _WIDENED:
             value.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+    for node in wide.graph.node:
+        if node.op_type == "LayerNormalization":  # the type of its statistics is an attribute
+            node.attribute.append(onnx.helper.make_attribute("stash_type", onnx.TensorProto.DOUBLE))
     return wide
