@@ -22,6 +22,7 @@ LAYERS = (
     ("lowering",),
     ("inputs", "state"),
     ("program",),
+    ("execution",),
     ("session",),
     ("training",),
     ("demo",),
