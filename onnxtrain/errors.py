@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class OnnxTrainError(Exception):
@@ -55,7 +56,20 @@ class UnsupportedOperatorError(UnsupportedError):
 
 
 class StaticValueError(OnnxTrainError, ValueError):
-    """A value that must be known while tracing depends on `source`, a value that is only known at run time."""
+    """A value that must be known while tracing depends on a value that is only known at run time.
+
+    Attributes:
+      source: the name of the value that is only known at run time.
+      node: the outermost node that failed; a `graph.model.Node`.
+      input: the input of that node that must be known, or "" where the need arose inside a body or a function.
+      shape_like: whether that input is a few numbers, such as a shape, and no data.
+      differentiated: whether the node lies between the xs and the y of a Gradient.
+    """
+
+    node: Any = None
+    input: str = ""
+    shape_like: bool = False
+    differentiated: bool = False
 
     def __init__(self, message: str, source: str = ""):
         super().__init__(message)

@@ -16,7 +16,7 @@ import onnxtrain.lowering  # noqa: F401  (importing it registers the rules)
 from onnxtrain import dtypes
 from onnxtrain.errors import ModelError, StateError, ValidationError
 from onnxtrain.graph import combine
-from onnxtrain.graph.model import Graph, Model, ValueInfo
+from onnxtrain.graph.model import Graph, Model
 from onnxtrain.graph.order import captured_names
 from onnxtrain.graph.read import read_model
 from onnxtrain.graph.validate import find_problems
@@ -85,6 +85,8 @@ class Program:
         inputs: Mapping[str, Any],
         algorithm: int | None = None,
         outputs: Sequence[str] | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
     ) -> tuple[TrainingState, dict[str, Any]]:
         """One training iteration (T-07): every algorithm in order, or the one with this index.
 
@@ -94,6 +96,7 @@ class Program:
           algorithm: an index into `training_info`, or None for all.
           outputs: names of any values of the combined graphs; by default the algorithms' outputs that no binding
             assigns. A value that several algorithms compute is taken from the last.
+          given: values of the combined graphs that are known already and are not computed; constants to Gradient.
 
         Returns:
           The new state, and the outputs by name.
@@ -105,7 +108,7 @@ class Program:
         found: dict[str, Any] = {}
         variables = state.variables
         for index in indices:
-            variables, computed = self._run_algorithm(index, replace(state, variables=variables), fed, wanted)
+            variables, computed = self._run_algorithm(index, replace(state, variables=variables), fed, wanted, given)
             found.update(computed)
         return replace(state, variables=variables, step=state.step + 1), {name: found[name] for name in wanted}
 
@@ -119,11 +122,39 @@ class Program:
           inputs: arrays by input name.
           outputs: names of any values of the inference graph; by default its outputs.
         """
-        graph = self.inference_graph
-        wanted = graph.output_names if outputs is None else tuple(outputs)
-        fed = check_inputs(self.infer_inputs, inputs)
-        known = {**self._initializers(graph, state), **fed}
-        return self._run(graph, known, wanted, self._context(state, "inference/", state.step))
+        wanted = self.inference_graph.output_names if outputs is None else tuple(outputs)
+        return self.evaluate(state, check_inputs(self.infer_inputs, inputs), wanted)
+
+    def evaluate(
+        self,
+        state: TrainingState,
+        inputs: Mapping[str, Any],
+        names: Sequence[str],
+        algorithm: int | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+        on_host: bool = False,
+    ) -> dict[str, Any]:
+        """Any values of the inference graph, or of one algorithm's combined graph; nothing is assigned.
+
+        Args:
+          state: the state to read.
+          inputs: arrays by input name.
+          names: the values to compute.
+          algorithm: an index into `training_info`, or None for the inference graph.
+          given: values of the graph that are known already and are not computed; constants to Gradient.
+          on_host: run node by node, each on numpy arrays, so that every value is known when a rule asks for it.
+        """
+        if algorithm is None:
+            graph, accepted = self.inference_graph, self.infer_inputs
+            context = self._context(state, "inference/", state.step)
+        else:
+            graph, accepted = self.combined_graphs[algorithm], self._algorithm_inputs[algorithm]
+            context = self._context(state, "", algorithm, state.step)
+        given = given or {}
+        fed = {name: value for name, value in inputs.items() if name in accepted}
+        known = {**self._initializers(graph, state), **fed, **given}
+        return self._run(graph, known, names, replace(context, given=frozenset(given), on_host=on_host))
 
     # The two halves of initialize, which a session compiles apart
 
@@ -167,13 +198,13 @@ class Program:
         return tuple(combine.algorithm_graph(self.model, index) for index in range(len(self.model.training_info)))
 
     @cached_property
-    def infer_inputs(self) -> Mapping[str, ValueInfo]:
+    def infer_inputs(self) -> Mapping[str, combine.DataInput]:
         """The inputs that `infer` accepts, by name."""
         return {value.name: value for value in combine.data_inputs(self.model, self.inference_graph)}
 
-    def step_inputs(self, algorithm: int | None = None) -> Mapping[str, ValueInfo]:
+    def step_inputs(self, algorithm: int | None = None) -> Mapping[str, combine.DataInput]:
         """The inputs that `step` accepts, by name."""
-        accepted: dict[str, ValueInfo] = {}
+        accepted: dict[str, combine.DataInput] = {}
         for index in self._algorithms(algorithm):
             accepted.update(self._algorithm_inputs[index])
         return accepted
@@ -188,7 +219,7 @@ class Program:
         return tuple(names)
 
     @cached_property
-    def _algorithm_inputs(self) -> tuple[Mapping[str, ValueInfo], ...]:
+    def _algorithm_inputs(self) -> tuple[Mapping[str, combine.DataInput], ...]:
         return tuple(
             {value.name: value for value in combine.data_inputs(self.model, graph)} for graph in self.combined_graphs
         )
@@ -196,14 +227,16 @@ class Program:
     # Running one graph
 
     def _run_algorithm(
-        self, index: int, state: TrainingState, fed: Mapping[str, Any], wanted: Sequence[str]
+        self,
+        index: int,
+        state: TrainingState,
+        fed: Mapping[str, Any],
+        wanted: Sequence[str],
+        given: Mapping[str, Any] | None,
     ) -> tuple[Mapping[str, Any], dict[str, Any]]:
-        graph, binding = self.combined_graphs[index], self.model.training_info[index].update_binding
+        binding = self.model.training_info[index].update_binding
         here = [name for name in wanted if name in self._values_of(index)]
-        accepted = self._algorithm_inputs[index]
-        known = {**self._initializers(graph, state), **{name: fed[name] for name in fed if name in accepted}}
-        context = self._context(state, "", index, state.step)
-        values = self._run(graph, known, [*here, *(output for _, output in binding)], context)
+        values = self.evaluate(state, fed, [*here, *(output for _, output in binding)], index, given=given)
         updates = {variable: values[output] for variable, output in binding}
         where = f"training_info[{index}].update_binding"
         return _assign(state.variables, updates, where), {name: values[name] for name in here}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from onnxtrain import dtypes, export
-from onnxtrain.errors import ModelError, StateError, StaticValueError
+from onnxtrain.errors import ModelError, StateError
+from onnxtrain.execution import Execution, Method
 from onnxtrain.graph import write
 from onnxtrain.graph.model import Model
 from onnxtrain.inputs import check_inputs, unknown_name
-from onnxtrain.lowering import static
-from onnxtrain.program import Program, lower, stands_in_function
+from onnxtrain.program import lower
 from onnxtrain.state import TrainingState
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ class TrainingSession:
     def __init__(self, model: str | os.PathLike[str] | onnx.ModelProto | Model, seed: int | None = None):
         self.program = lower(model)
         self.model = self.program.model
-        self._compiled: dict[Hashable, _Compiled] = {}
-        self._static_inputs: dict[Hashable, frozenset[str]] = {}
+        self._execution = Execution(self.program)
         self._lent = False
         with jax.enable_x64(True):
             self._state = self.program.stored_state(_read_key(self.model, seed), _read_step(self.model))
@@ -58,8 +57,7 @@ class TrainingSession:
         """Resets every state variable (T-04): stored values first, then what the initialization graphs assign."""
         with jax.enable_x64(True):
             stored = self.program.stored_state(self._state.key)
-            compiled = self._compiled.setdefault("initialize", _Compiled(_run_initializations(self.program), {}, True))
-            self._state, _ = compiled(stored, {})
+            self._state, _ = self._execution.run(Method("initialize"), stored, {})
         self._lent = False
 
     def step(
@@ -79,12 +77,12 @@ class TrainingSession:
         """
         wanted = self.program.step_outputs(algorithm) if outputs is None else tuple(outputs)
 
-        def run(state: TrainingState, fed: Mapping[str, Any]) -> tuple[TrainingState, dict[str, Any]]:
-            return self.program.step(state, fed, algorithm, wanted)
-
         with jax.enable_x64(True):
             fed = check_inputs(self.program.step_inputs(algorithm), inputs)
-            self._state, found = self._call(("step", algorithm, wanted), run, self._own_state(), fed)
+            if algorithm is None and len(self.model.training_info) == 1:
+                algorithm = 0  # the same step, and one whose parts can be run apart
+            method = Method("step", algorithm, wanted)
+            self._state, found = self._execution.run(method, self._own_state(), fed)
         return {name: found[name] for name in wanted}
 
     def infer(self, inputs: Mapping[str, Any], outputs: Sequence[str] | None = None) -> dict[str, jax.Array]:
@@ -100,12 +98,9 @@ class TrainingSession:
         """
         wanted = self.program.inference_graph.output_names if outputs is None else tuple(outputs)
 
-        def run(state: TrainingState, fed: Mapping[str, Any]) -> tuple[TrainingState, dict[str, Any]]:
-            return state, self.program.infer(state, fed, wanted)
-
         with jax.enable_x64(True):
             fed = check_inputs(self.program.infer_inputs, inputs)
-            _, found = self._call(("infer", wanted), run, self._state, fed)
+            _, found = self._execution.run(Method("evaluate", None, wanted), self._state, fed)
         return {name: found[name] for name in wanted}
 
     @property
@@ -152,59 +147,6 @@ class TrainingSession:
             self._lent = False
         return self._state
 
-    def _call(
-        self, method: tuple[Any, ...], run: _Method, state: TrainingState, fed: Mapping[str, Any]
-    ) -> tuple[TrainingState, dict[str, Any]]:
-        """Calls the compiled method, compiling it first for new shapes or new values of static inputs."""
-        while True:
-            known = self._static_inputs.get(method, frozenset())
-            static_inputs = {name: value for name, value in fed.items() if name in known or not _traceable(value)}
-            traced_inputs = {name: value for name, value in fed.items() if name not in static_inputs}
-            signature = (method, _value_signature(static_inputs), _shape_signature(traced_inputs))
-            compiled = self._compiled.get(signature) or _Compiled(run, static_inputs, changes_state=method[0] == "step")
-            try:
-                result = compiled(state, traced_inputs)
-            except StaticValueError as error:
-                # A shape that is fed: compiled once for each value, as long as those are few numbers.
-                if error.source not in traced_inputs or not stands_in_function(traced_inputs[error.source]):
-                    raise
-                self._static_inputs[method] = known | {error.source}
-                continue
-            self._compiled[signature] = compiled
-            return result
-
-
-_Method = Callable[[TrainingState, Mapping[str, Any]], tuple[TrainingState, dict[str, Any]]]
-
-
-class _Compiled:
-    """One method for one set of shapes. Outputs that are known while tracing never reach the device."""
-
-    def __init__(self, run: _Method, static_inputs: Mapping[str, Any], changes_state: bool):
-        self._run = run
-        self._static_inputs = _on_host(static_inputs)
-        self._static_outputs: dict[str, Any] = {}
-        self._changes_state = changes_state
-        # Constants and key are read by every call, so only the variables and the step are given away.
-        self._function = jax.jit(self._traced, donate_argnums=(0,) if changes_state else ())
-
-    def _traced(self, changing: tuple[Any, Any], kept: tuple[Any, Any], fed: Mapping[str, Any]) -> tuple[Any, Any]:
-        state = TrainingState(changing[0], kept[0], kept[1], changing[1])
-        state, outputs = self._run(state, {**fed, **self._static_inputs})
-        self._static_outputs = {name: value for name, value in outputs.items() if static.is_static(value)}
-        traced = {name: value for name, value in outputs.items() if name not in self._static_outputs}
-        return (state.variables, state.step) if self._changes_state else None, traced
-
-    def __call__(self, state: TrainingState, fed: Mapping[str, Any]) -> tuple[TrainingState, dict[str, Any]]:
-        changed, outputs = self._function((state.variables, state.step), (state.constants, state.key), fed)
-        if changed is not None:
-            state = replace(state, variables=changed[0], step=changed[1])
-        return state, {**outputs, **self._static_outputs}
-
-
-def _run_initializations(program: Program) -> _Method:
-    return lambda state, _: (program.run_initializations(state), {})
-
 
 class _Variables(MutableMapping[str, Any]):
     """The state variables of a session as a mapping; they can be set, but neither added nor deleted."""
@@ -244,37 +186,6 @@ class _Variables(MutableMapping[str, Any]):
         if name not in variables:
             raise KeyError(str(unknown_name("state variable", name, tuple(self))))
         return variables[name]
-
-
-def _traceable(value: Any) -> bool:
-    """Whether a value can be an argument of a compiled function: text and maps cannot."""
-    if isinstance(value, list):
-        return all(_traceable(item) for item in value)
-    return value is None or (hasattr(value, "dtype") and value.dtype.kind not in "OUS")
-
-
-def _on_host(value: Any) -> Any:
-    """The value with JAX arrays as numpy arrays, so that it is known while tracing."""
-    if isinstance(value, Mapping):
-        return {key: _on_host(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_on_host(item) for item in value]
-    return np.asarray(value) if hasattr(value, "dtype") else value
-
-
-def _value_signature(values: Any) -> Hashable:
-    """What tells two sets of static values apart."""
-    if isinstance(values, Mapping):
-        return tuple(sorted((str(key), _value_signature(value)) for key, value in values.items()))
-    if isinstance(values, list):
-        return tuple(_value_signature(value) for value in values)
-    array = np.asarray(values)
-    return (array.shape, str(array.dtype), repr(array.tolist()))
-
-
-def _shape_signature(values: Mapping[str, Any]) -> Hashable:
-    leaves, structure = jax.tree.flatten(values)
-    return (structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
 
 
 def _read_step(model: Model) -> int:

@@ -106,7 +106,8 @@ def test_without_64_bit_types_what_they_would_change_is_refused() -> None:
     found = jax.jit(lambda x: whole.infer(state, {"x": x}))(np.int64(-5))
     assert int(found["y"]) == 5
     with pytest.raises(UnsupportedError, match="int64 value cannot be represented"):
-        one_node("Relu", {"x": TensorProto.INT64}, TensorProto.INT64).infer(state, {"x": np.int64(2**40)})
+        product = one_node("MatMul", {"a": TensorProto.INT64, "b": TensorProto.INT64}, TensorProto.INT64)
+        product.infer(state, {"a": np.int64([2**40]), "b": np.int64([1])})
 
 
 def test_all_operators_without_a_rule_are_named_in_one_message() -> None:

@@ -93,7 +93,7 @@ def _positional(parameter: RuleParameter, position: int, inputs: Sequence[Any]) 
 def _input(parameter: RuleParameter, position: int, value: Any) -> Any:
     if parameter.kind in _STATIC_KINDS:
         if not static.is_static(value):
-            raise StaticInputError(parameter.name, position)
+            raise StaticInputError(parameter.name, position, shape_like=parameter.kind is not Kind.STATIC)
         return _python(parameter.kind, np.asarray(value))
     return value
 

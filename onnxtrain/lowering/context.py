@@ -27,6 +27,8 @@ class Context:
       key: the PRNG key of the session, or None where no random node may run.
       salts: integers, traced or not, that tell this run from others: the algorithm, the step, the loop's iteration.
       path: the calls that led here, as a prefix of node identities.
+      given: values of the graph that the caller knows: no node computes them, and Gradient takes them as constants.
+      on_host: whether rules get numpy arrays, so that every value is known; only outside of JAX's transformations.
     """
 
     functions: Mapping[FunctionKey, Function]
@@ -34,6 +36,8 @@ class Context:
     key: Any = None
     salts: tuple[Any, ...] = ()
     path: str = ""
+    given: frozenset[str] = frozenset()
+    on_host: bool = False
 
     def node_key(self, node: Node, seed: float | None) -> Any:
         """The node's own stream (R-01), from the session's seed or, where it has one, the node's (R-02)."""

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from onnxtrain import dtypes
-from onnxtrain.errors import ModelError, ModelWarning, OperatorError
+from onnxtrain.errors import ModelError, ModelWarning, OperatorError, StaticValueError
 from onnxtrain.graph.model import Node
 from onnxtrain.graph.order import reads
 from onnxtrain.lowering import static
@@ -107,7 +107,11 @@ def _pull_back(
         static_values.update({name: value for name, value in computed.items() if name not in traced_values})
         return static.traced(inner[y]), traced_values
 
-    result, pullback, traced_values = jax.vjp(forward, dict(primals), has_aux=True)
+    try:
+        result, pullback, traced_values = jax.vjp(forward, dict(primals), has_aux=True)
+    except StaticValueError as error:
+        error.differentiated = True
+        raise
     if not dtypes.is_float(result.dtype):
         raise OperatorError(f"Gradient of {y!r}: it is {result.dtype}, and only floating-point values have gradients.")
     if result.ndim:
@@ -146,8 +150,9 @@ def _independent(scope: Scope, requests: Sequence[Request]) -> bool:
 
 def _dependents(scope: Scope, sources: frozenset[str], y: str) -> frozenset[str]:
     """The sources and all that lies between them and `y`: what has other values when the sources have."""
+    given = scope.context.given
     changed = set(sources)
-    for node in scope.ancestors([y], stop=sources):
+    for node in scope.ancestors([y], stop=sources | given):
         if not changed.isdisjoint(reads(node)):
-            changed.update(output for output in node.outputs if output)
+            changed.update(output for output in node.outputs if output and output not in given)
     return frozenset(changed)

@@ -172,6 +172,8 @@ def run_node(scope: Scope, node: Node) -> tuple[Any, ...]:
     """The outputs of one node, whose inputs have been computed."""
     attributes = resolve(node.attributes, scope.attributes)
     inputs = tuple(scope[name] if name else None for name in node.inputs)
+    if scope.context.on_host:
+        inputs = tuple(static.on_host(value) for value in inputs)
     function = find_function(scope.context, node)
     try:
         if function is not None:
@@ -179,6 +181,9 @@ def run_node(scope: Scope, node: Node) -> tuple[Any, ...]:
         return _run_rule(scope, node, inputs, attributes)
     except StaticInputError as error:
         raise _explain_static(scope, node, error) from None
+    except StaticValueError as error:
+        error.node, error.input = node, ""  # what fails inside a body or a function cannot be helped from here
+        raise error if error.located else error.at(_where(scope, node)) from error
     except OnnxTrainError as error:
         raise error if error.located else error.at(_where(scope, node)) from error
     except (TypeError, ValueError, LookupError, ArithmeticError, NotImplementedError) as error:
@@ -201,7 +206,10 @@ def _run_function(
     scope: Scope, node: Node, function: Function, inputs: tuple[Any, ...], attributes: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     context = replace(
-        scope.context, opset_imports=function.opset_imports, path=f"{scope.context.path}{identity(node)}/"
+        scope.context,
+        opset_imports=function.opset_imports,
+        path=f"{scope.context.path}{identity(node)}/",
+        given=frozenset(),  # those are names of another scope
     )
     values = dict(zip(function.inputs, (*inputs, *[None] * (len(function.inputs) - len(inputs))), strict=True))
     body = Scope(function.name, function.nodes, values, context, attributes={**function.defaults, **attributes})
@@ -256,15 +264,19 @@ def _where(scope: Scope, node: Node) -> str:
     return describe_node(node.op_type, node.name, scope.name, node.domain, version)
 
 
-def _explain_static(scope: Scope, node: Node, error: StaticInputError) -> OnnxTrainError:
-    source, path = _trace_back(scope, node.inputs[error.position])
-    return StaticValueError(
+def _explain_static(scope: Scope, node: Node, error: StaticInputError) -> StaticValueError:
+    name = node.inputs[error.position]
+    source, path = _trace_back(scope, name)
+    explained = StaticValueError(
         f"{_where(scope, node)}.\nInput '{error.parameter}' must be known while tracing, but it depends on {source!r}, "
         f"which is only known at run time.\n{' -> '.join([*path, error.parameter])}\n"
         f"Feed {source!r} as a static value (a numpy array that is not an argument of jit), or export the model with "
         "fixed shapes.",
         source=source,
-    ).mark()
+    )
+    explained.located = True
+    explained.node, explained.input, explained.shape_like = node, name, error.shape_like
+    return explained
 
 
 def _trace_back(scope: Scope, name: str) -> tuple[str, list[str]]:
@@ -272,7 +284,7 @@ def _trace_back(scope: Scope, name: str) -> tuple[str, list[str]]:
     path: list[str] = []
     while True:
         here: Scope | None = scope
-        while here is not None and name not in here.producers:
+        while here is not None and (name not in here.producers or name in here.context.given):
             here = here.parent
         if here is None:
             return name, [name, *reversed(path)]

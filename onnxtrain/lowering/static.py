@@ -22,12 +22,16 @@ MAX_STATIC_ELEMENTS = 1 << 18
 
 
 class StaticInputError(StaticValueError):
-    """A rule needs input number `position` to be static; the interpreter adds where it stands and how it came."""
+    """A rule needs input number `position` to be static; the interpreter adds where it stands and how it came.
 
-    def __init__(self, parameter: str, position: int):
+    `shape_like` says that the input is a few numbers, such as a shape, and no data.
+    """
+
+    def __init__(self, parameter: str, position: int, shape_like: bool = False):
         super().__init__(f"Input '{parameter}' must be known while tracing.")
         self.parameter = parameter
         self.position = position
+        self.shape_like = shape_like
 
 
 def is_static(value: Any) -> bool:
@@ -37,6 +41,15 @@ def is_static(value: Any) -> bool:
     if isinstance(value, dict):
         return all(is_static(item) for item in value.values())
     return not isinstance(value, jax.Array)
+
+
+def on_host(value: Any) -> Any:
+    """The value with JAX arrays as numpy arrays, so that it is known while tracing; tracers cannot be."""
+    if isinstance(value, dict):
+        return {key: on_host(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(on_host(item) for item in value)
+    return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
 def namespace(*values: Any) -> ModuleType:

@@ -1,0 +1,130 @@
+"""Models whose shapes depend on data: compiled before and after, with the node between on the host."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, parser
+
+import onnxtrain as ot
+from onnxtrain.errors import StaticValueError
+from tests.graph.training_models import edited, floats, linear_with_sgd, tensor, training_info, training_model
+
+HEADER = '<ir_version: 10, opset_import: ["": 18, "ai.onnx.preview.training": 1]>\n'
+
+POSITIVE = """g (float[N, 3] x) => (float[K] doubled, int64[2, K] where) {
+  e = Exp(x)
+  big = Greater(e, x)
+  zero = Constant <value = float {0.0}> ()
+  positive = Greater(x, zero)
+  both = And(big, positive)
+  where = NonZero(both)
+  at = Transpose(where)
+  kept = GatherND(x, at)
+  doubled = Add(kept, kept)
+}"""
+
+
+def model_of(text: str) -> onnx.ModelProto:
+    return parser.parse_model(HEADER + text)
+
+
+def test_a_count_that_depends_on_data_runs_with_compiled_parts_around_it() -> None:
+    session = ot.TrainingSession(model_of(POSITIVE))
+    for seed in range(3):
+        x = np.random.default_rng(seed).normal(size=(50, 3)).astype(np.float32)
+        found = session.infer({"x": x})
+        np.testing.assert_array_equal(found["doubled"], 2 * x[x > 0])
+        np.testing.assert_array_equal(found["where"], np.nonzero(x > 0))
+
+
+def test_the_same_count_is_not_compiled_again() -> None:
+    session = ot.TrainingSession(model_of(POSITIVE))
+    x = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    session.infer({"x": x})
+    before = len(session._execution._compiled)
+    session.infer({"x": np.roll(x, 7)})
+    assert len(session._execution._compiled) == before
+
+
+def test_pure_functions_refuse_it_with_the_path_of_values() -> None:
+    program = ot.lower(model_of(POSITIVE))
+    state = program.stored_state(jax.random.key(0))
+    with pytest.raises(StaticValueError, match=r"x -> Exp 'e' -> Greater 'big' -> And 'both' -> x"):
+        jax.jit(lambda x: program.infer(state, {"x": x}))(np.ones((2, 3), np.float32))
+
+
+def test_a_computed_shape_becomes_a_constant_of_the_next_part() -> None:
+    session = ot.TrainingSession(
+        model_of(
+            """g (float[N] x) => (float[K] y) {
+            whole = Cast <to = 7> (x)
+            length = ReduceMax <keepdims = 1> (whole)
+            one = Constant <value = float[1] {1.0}> ()
+            y = Expand(one, length)
+        }"""
+        )
+    )
+    for length in (3, 7, 3):
+        assert session.infer({"x": np.full(100, length, np.float32)})["y"].shape == (length,)
+
+
+def test_several_cuts_follow_from_each_other() -> None:
+    session = ot.TrainingSession(
+        model_of(
+            """g (float[N] x) => (float[K] values, float[K] ones) {
+            moved = Add(x, x)
+            values, first, inverse, counts = Unique(moved)
+            size = Shape(values)
+            sum = ReduceSum <keepdims = 1> (counts)
+            half = Constant <value = int64[1] {2}> ()
+            length = Div(sum, half)
+            one = Constant <value = float[1] {1.0}> ()
+            ones = Expand(one, length)
+        }"""
+        )
+    )
+    found = session.infer({"x": np.repeat(np.arange(100, dtype=np.float32), 3)})
+    np.testing.assert_array_equal(found["values"], 2 * np.arange(100))
+    assert found["ones"].shape == (150,)
+
+
+def test_what_training_does_not_need_never_stands_in_its_way() -> None:
+    """A detector's choice of boxes: the loss does not depend on it, so the step stays one compiled function."""
+
+    def choose(model: onnx.ModelProto) -> None:
+        model.graph.node.append(helper.make_node("NonZero", ["y"], ["chosen"]))
+        model.graph.output.append(helper.make_tensor_value_info("chosen", onnx.TensorProto.INT64, [2, "K"]))
+
+    session = ot.TrainingSession(edited(linear_with_sgd(), choose))
+    batch = {"x": np.ones((40, 3), np.float32), "target": np.zeros((40, 2), np.float32)}
+    session.step(batch)
+    assert all(not plan.cuts for plan in session._execution._plans.values())
+    assert session.infer({"x": batch["x"]})["chosen"].shape == (2, 80)
+
+
+def test_a_gradient_flows_around_a_choice_that_depends_on_data() -> None:
+    """The mean of the chosen rows: the condition is fetched from the device, and the rows keep their gradient."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "w"], ["y"])], "g", [floats("x", "N")], [floats("y", "N")], [tensor("w", 3.0)]
+    )
+    algorithm = helper.make_graph(
+        [
+            helper.make_node("Greater", ["y", "zero"], ["positive"]),
+            helper.make_node("Compress", ["y", "positive"], ["kept"], axis=0),
+            helper.make_node("ReduceSum", ["kept"], ["loss"], keepdims=0),
+            helper.make_node("Gradient", ["w"], ["dw"], domain="ai.onnx.preview.training", xs=["w"], y="loss"),
+            helper.make_node("Sub", ["w", "dw"], ["w_new"]),
+        ],
+        "step",
+        [],
+        [floats("loss"), floats("w_new")],
+        [tensor("zero", 0.0)],
+    )
+    session = ot.TrainingSession(training_model(graph, training_info(algorithm, {"w": "w_new"})))
+    x = np.linspace(-1, 1, 101).astype(np.float32)
+    found = session.step({"x": x}, outputs=["loss", "dw"])
+    np.testing.assert_allclose(found["dw"], x[x > 0].sum(), rtol=1e-5)
+    np.testing.assert_allclose(session.variables["w"], 3 - x[x > 0].sum(), rtol=1e-5)
