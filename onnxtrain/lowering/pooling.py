@@ -204,7 +204,7 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: fl
     """Regions are rounded to whole elements; a part of one that lies outside the image is 0."""
     heights, widths = x.shape[2:]
     x, rois = jnp.asarray(x), widened(rois)
-    corners = jnp.floor(rois[:, 1:] * spatial_scale + 0.5)
+    corners = jnp.floor(rois[:, 1:] * spatial_scale + 0.5).astype(jnp.int32)
     rows = _bins(corners[:, 1], corners[:, 3], pooled_shape[0], heights)
     columns = _bins(corners[:, 0], corners[:, 2], pooled_shape[1], widths)
 
@@ -220,11 +220,12 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Ints, spatial_scale: fl
 
 def _bins(start: Array, end: Array, count: int, size: int) -> Array:
     """Which elements of an axis each part of each region covers, [regions, parts, elements]."""
-    length = jnp.maximum(end - start + 1, 1)[:, None] / count
-    part = jnp.arange(count, dtype=length.dtype)
-    low = jnp.clip(jnp.floor(part * length) + start[:, None], 0, size)
-    high = jnp.clip(jnp.ceil((part + 1) * length) + start[:, None], 0, size)
-    at = jnp.arange(size, dtype=length.dtype)
+    # in integers, because a rounded quotient could reach into the next element
+    length = jnp.maximum(end - start + 1, 1)[:, None]
+    part = jnp.arange(count, dtype=jnp.int32)
+    low = jnp.clip(part * length // count + start[:, None], 0, size)
+    high = jnp.clip(-(-(part + 1) * length // count) + start[:, None], 0, size)
+    at = jnp.arange(size, dtype=jnp.int32)
     return (at >= low[..., None]) & (at < high[..., None])
 
 
