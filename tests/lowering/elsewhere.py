@@ -56,7 +56,7 @@ def assert_equal_to_onnxruntime(case: Case, rtol: float = 1e-4, atol: float = 1e
 def run_in_onnxruntime(case: Case, values: Sequence[Any]) -> list[np.ndarray]:
     """The outputs of the case's node."""
     names = [f"input{i}" if value is not None else "" for i, value in enumerate(values)]
-    fed = {name: value for name, value in zip(names, values, strict=True) if name}
+    fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True) if name}
     results = [f"output{i}" for i in range(case.outputs)]
     graph = helper.make_graph(
         [helper.make_node(case.op_type, names, results, **case.attributes)],
