@@ -158,7 +158,8 @@ def _saturated(y: Array, dtype: np.dtype) -> Array:
 
 
 def _nearest(x: Array, axis: int, extent: _Extent, scheme: _Scheme) -> Array:
-    positions = _positions(extent, scheme.coordinate_transformation_mode)
+    # in float32, whose rounding undoes that of a scale such as 2.6 where a position should be a whole number
+    positions = _positions(extent, scheme.coordinate_transformation_mode, np.float32)
     chosen = np.clip(_rounded(positions, extent, scheme.nearest_mode), 0, extent.size - 1).astype(np.int64)
     factor = extent.target // max(extent.size, 1)
     xnp = static.namespace(x)
@@ -190,7 +191,7 @@ def _rounded(positions: np.ndarray, extent: _Extent, nearest_mode: str) -> np.nd
 
 
 def _interpolated(x: Array, axis: int, extent: _Extent, scheme: _Scheme) -> Array:
-    positions = _positions(extent, scheme.coordinate_transformation_mode)
+    positions = _positions(extent, scheme.coordinate_transformation_mode, np.float64)
     weights = jnp.asarray(_weights(positions, extent, scheme), x.dtype)
     y = jnp.tensordot(x, weights, (axis, 1), precision=lax.Precision.HIGHEST)
     y = jnp.moveaxis(y, -1, axis)
@@ -198,11 +199,11 @@ def _interpolated(x: Array, axis: int, extent: _Extent, scheme: _Scheme) -> Arra
     return y if outside is None else jnp.where(_along(outside, axis, y), scheme.extrapolation_value, y)
 
 
-def _positions(extent: _Extent, transformation: str) -> np.ndarray:
-    """Where each output element lies on the input axis."""
+def _positions(extent: _Extent, transformation: str, dtype: type) -> np.ndarray:
+    """Where each output element lies on the input axis, computed in a type."""
     size, scale = extent.size, extent.scale
     length = scale * size  # as asked for: a scale may ask for a part of an element
-    at = np.arange(extent.target, dtype=np.float64)
+    at = np.arange(extent.target, dtype=dtype)
     match transformation:
         case "half_pixel":
             return (at + 0.5) / scale - 0.5
@@ -273,21 +274,14 @@ def grid_sample(x: Array, grid: Array, *, align_corners: bool, mode: str, paddin
     rows, sizes = x.shape[0], x.shape[2:]
     # the last number of a grid's point belongs to the first spatial axis
     points = widened(grid).reshape(rows, -1, len(sizes))[..., ::-1]
-    taps = [_grid_taps(points[..., axis], size, mode, padding_mode, align_corners) for axis, size in enumerate(sizes)]
+    taps = [_grid_taps(points[..., axis], size, mode, align_corners) for axis, size in enumerate(sizes)]
     fold = _folds(padding_mode, align_corners)
     y = sampling.values(images, jnp.arange(rows), taps, fold)
     return y.reshape(rows, x.shape[1], *grid.shape[1:-1]).astype(dtype)
 
 
-def _grid_taps(points: Array, size: int, mode: str, padding_mode: str, align_corners: bool) -> sampling.Taps:
+def _grid_taps(points: Array, size: int, mode: str, align_corners: bool) -> sampling.Taps:
     at = (points + 1) / 2 * (size - 1) if align_corners else ((points + 1) * size - 1) / 2
-    if mode == "nearest":
-        at = jnp.round(at)
-    low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
-    if padding_mode == "border":
-        at = jnp.where((at < low) | (at > high), jnp.clip(at, 0, size - 1), at)
-    elif padding_mode == "reflection":
-        at = jnp.where((at < low) | (at > high), _reflected(at, low, high), at)
     match mode:
         case "nearest":
             return sampling.nearest_taps(at)
@@ -303,21 +297,15 @@ def _folds(padding_mode: str, align_corners: bool) -> sampling.Fold | None:
         return jnp.clip(indices, 0, size - 1)
 
     def reflect(indices: Array, size: int) -> Array:
-        low, high = (0.0, size - 1.0) if align_corners else (-0.5, size - 0.5)
-        return jnp.round(_reflected(indices.astype(jnp.float32), low, high)).astype(indices.dtype)
+        # the ends lie on the outermost elements, or half an element further out
+        turn = 2 * (size - 1) if align_corners else 2 * size
+        there = jnp.mod(indices, max(turn, 1))
+        return jnp.minimum(there, turn - there if align_corners else turn - 1 - there)
 
     folds = {"zeros": None, "border": clamp, "reflection": reflect}
     if padding_mode not in folds:
         raise OperatorError(f"padding_mode must be zeros, border or reflection, not {padding_mode!r}.")
     return folds[padding_mode]
-
-
-def _reflected(at: Array, low: float, high: float) -> Array:
-    """Coordinates thrown back at both ends, as often as it takes."""
-    if high == low:
-        return jnp.full_like(at, low)
-    there_and_back = jnp.mod(at - low, 2 * (high - low))
-    return low + jnp.minimum(there_and_back, 2 * (high - low) - there_and_back)
 
 
 @op("AffineGrid")
