@@ -88,9 +88,9 @@ def _allowed(
     query = jnp.arange(queries, dtype=jnp.int32)[:, None]
     conditions = []
     if lengths is not None:
-        lengths = lengths.astype(jnp.int32).reshape(-1, 1, 1, 1)
-        conditions.append(key < lengths)
-        query = query + lengths - queries
+        count = lengths.astype(jnp.int32).reshape(-1, 1, 1, 1)
+        conditions.append(key < count)
+        query = query + count - queries
     if past_key is not None:
         query = query + past_key.shape[2]
     left, right = reach

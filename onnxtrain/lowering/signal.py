@@ -28,14 +28,14 @@ def dft(input: Array, dft_length: Int | None = None, axis: Int = -2, *, inverse:
 
 def _spectrum(signal: Array, length: int | None, axis: int, onesided: bool) -> Array:
     """The transform of a signal whose last axis holds real parts, or real and imaginary ones, in pairs."""
-    length = length or signal.shape[axis]
+    points: int = signal.shape[axis] if length is None else length
     if signal.shape[-1] == 2:
-        spectrum = jnp.fft.fft(_as_complex(signal), length, axis)
-        return _as_pairs(_part(spectrum, axis, 0, length // 2 + 1) if onesided else spectrum)
-    half = jnp.fft.rfft(signal[..., 0], length, axis)
+        spectrum = jnp.fft.fft(_as_complex(signal), points, axis)
+        return _as_pairs(_part(spectrum, axis, 0, points // 2 + 1) if onesided else spectrum)
+    half = jnp.fft.rfft(signal[..., 0], points, axis)
     if onesided:
         return _as_pairs(half)
-    mirrored = jnp.flip(_part(half, axis, 1, (length + 1) // 2), axis).conj()
+    mirrored = jnp.flip(_part(half, axis, 1, (points + 1) // 2), axis).conj()
     return _as_pairs(jnp.concatenate([half, mirrored], axis))
 
 

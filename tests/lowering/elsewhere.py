@@ -71,4 +71,4 @@ def run_in_onnxruntime(case: Case, values: Sequence[Any]) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return session.run(results, fed)
+    return [np.asarray(value) for value in session.run(results, fed)]

@@ -112,23 +112,27 @@ def test_resizing_keeps_the_aspect_ratio(policy: str, expected: tuple[int, ...])
 
 
 def test_a_scaled_length_is_computed_in_single_precision() -> None:
-    (y,) = run_node("Resize", [np.ones(10, np.float32), None, np.float32([0.7])], opset=19, static_inputs=(2,))
+    (y,) = run_node(
+        "Resize", [np.ones(10, np.float32), None, np.array([0.7], np.float32)], opset=19, static_inputs=(2,)
+    )
     assert y.shape == (7,)
 
 
 @pytest.mark.parametrize("mode", ["linear", "cubic"])
 def test_resized_integers_are_rounded_and_saturate(mode: str) -> None:
     x = np.array([0, 255, 255, 0], np.uint8)
-    (y,) = run_node("Resize", [x, None, np.float32([4])], opset=19, static_inputs=(2,), mode=mode)
+    (y,) = run_node("Resize", [x, None, np.array([4], np.float32)], opset=19, static_inputs=(2,), mode=mode)
     (exact,) = run_node(
-        "Resize", [x.astype(np.float32), None, np.float32([4])], opset=19, static_inputs=(2,), mode=mode
+        "Resize", [x.astype(np.float32), None, np.array([4], np.float32)], opset=19, static_inputs=(2,), mode=mode
     )
     assert y.dtype == np.uint8
     np.testing.assert_array_equal(y, np.clip(np.round(exact), 0, 255))
 
 
 def test_resizing_text_takes_the_nearest() -> None:
-    (y,) = run_node("Resize", [np.array(["a", "b"], object), None, np.float32([2])], opset=19, static_inputs=(2,))
+    (y,) = run_node(
+        "Resize", [np.array(["a", "b"], object), None, np.array([2], np.float32)], opset=19, static_inputs=(2,)
+    )
     assert list(y) == ["a", "a", "b", "b"]
 
 
@@ -147,7 +151,10 @@ def test_gradient_of_growing_an_image_spreads_as_its_values_do(mode: str) -> Non
 def test_sizes_and_scales_at_once_are_refused() -> None:
     with pytest.raises(OperatorError, match="Exactly one of scales and sizes"):
         run_node(
-            "Resize", [np.ones(2, np.float32), None, np.float32([2]), np.array([4])], opset=19, static_inputs=(2, 3)
+            "Resize",
+            [np.ones(2, np.float32), None, np.array([2], np.float32), np.array([4])],
+            opset=19,
+            static_inputs=(2, 3),
         )
 
 
