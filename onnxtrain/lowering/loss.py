@@ -23,9 +23,13 @@ def softmax_cross_entropy_loss(
 
     Undefined in ONNX: a label outside [0, C) gives NaN.
     """
-    log_prob = jax.nn.log_softmax(widened(scores), axis=1)
-    loss = _nll(log_prob, labels, weights, ignore_index, reduction)
-    return loss.astype(scores.dtype), log_prob.astype(scores.dtype)
+    wide = widened(scores)
+    total = jax.nn.logsumexp(wide, axis=1, keepdims=True)
+    labels, kept = _kept(labels, ignore_index)
+    # without the way over log_prob, which need not exist when only the loss is wanted
+    picked = _picked(wide, labels) - total.squeeze(1)
+    loss = _reduced(picked, _shares(picked, labels, kept, weights), reduction)
+    return loss.astype(scores.dtype), (wide - total).astype(scores.dtype)
 
 
 @op("NegativeLogLikelihoodLoss")
@@ -41,17 +45,28 @@ def negative_log_likelihood_loss(
 
     Undefined in ONNX: a label outside [0, C) gives NaN.
     """
-    return _nll(widened(input), target, weight, ignore_index, reduction).astype(input.dtype)
+    labels, kept = _kept(target, ignore_index)
+    picked = _picked(widened(input), labels)
+    return _reduced(picked, _shares(picked, labels, kept, weight), reduction).astype(input.dtype)
 
 
-def _nll(log_prob: Array, labels: Array, weights: Array | None, ignore_index: int | None, reduction: str) -> Array:
+def _kept(labels: Array, ignore_index: int | None) -> tuple[Array, Array | None]:
+    """The labels with 0 in place of ignored ones, and which of them count, or None when all do."""
     labels = jnp.asarray(labels)
-    kept = None if ignore_index is None else labels != ignore_index
-    safe = labels if kept is None else jnp.where(kept, labels, 0)
+    if ignore_index is None:
+        return labels, None
+    kept = labels != ignore_index
+    return jnp.where(kept, labels, 0), kept
+
+
+def _picked(values: Array, labels: Array) -> Array:
+    """The value of each label, from the axis of classes; NaN for a label that is no class."""
     # take_along_axis wraps negative positions; here they are as wrong as those that are too large
-    position = jnp.where(safe < 0, log_prob.shape[1], safe)
-    picked = jnp.take_along_axis(log_prob, jnp.expand_dims(position, 1), axis=1, mode="fill").squeeze(1)
-    share = _shares(picked, safe, kept, weights)
+    position = jnp.where(labels < 0, values.shape[1], labels)
+    return jnp.take_along_axis(values, jnp.expand_dims(position, 1), axis=1, mode="fill").squeeze(1)
+
+
+def _reduced(picked: Array, share: Array | None, reduction: str) -> Array:
     loss = -picked if share is None else jnp.where(share == 0, 0, -picked * share)
     if reduction == "none":
         return loss

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import lax
@@ -12,10 +13,35 @@ from onnxtrain.lowering.registry import Array, DType, Ints, OutputCount, op
 from onnxtrain.lowering.static import wide_dtype, widened
 
 
-def _moments(x: Array, axes: Sequence[int]) -> tuple[Array, Array]:
-    """Mean and population variance, with the axes kept. The squares are of deviations, so that no digits cancel."""
-    mean = x.mean(tuple(axes), keepdims=True)
-    return mean, jnp.square(x - mean).mean(tuple(axes), keepdims=True)
+@dataclass(frozen=True)
+class _Moments:
+    """Mean, which is `centre + offset`, and population variance, the axes kept; `deviations` are from `centre`."""
+
+    centre: Array
+    deviations: Array
+    offset: Array
+    variance: Array
+
+    @property
+    def mean(self) -> Array:
+        return self.centre + self.offset
+
+    def standardized(self, epsilon: float) -> tuple[Array, Array]:
+        """The values with mean 0 and variance 1, and the inverse of the standard deviation."""
+        inverse = lax.rsqrt(self.variance + epsilon)
+        # behind a barrier, so that the statistics are computed once and not again in each place that uses them
+        inverse, shift = lax.optimization_barrier((inverse, -self.offset * inverse))
+        return self.deviations * inverse + shift, inverse
+
+
+def _moments(x: Array, axes: Sequence[int]) -> _Moments:
+    """Both sums are over deviations from a value near the mean: no digits cancel, and they take one pass over x."""
+    axes = tuple(axes)
+    centre = lax.stop_gradient(lax.slice_in_dim(x, 0, 1, axis=axes[0]).mean(axes, keepdims=True))
+    deviations = x - centre
+    offset = deviations.mean(axes, keepdims=True)
+    variance = jnp.square(deviations).mean(axes, keepdims=True) - jnp.square(offset)
+    return _Moments(centre, deviations, offset, jnp.maximum(variance, 0))
 
 
 @op("BatchNormalization")
@@ -36,8 +62,9 @@ def batch_normalization_by_outputs(
     axes = _batch_axes(x) if spatial else (0,)
     if outputs == 1 or is_test:
         return _with_given_statistics(x, scale, b, mean, var, axes, epsilon)
-    y, batch_mean, batch_var = _with_batch_statistics(x, scale, b, axes, epsilon)
-    batch_mean, batch_var = batch_mean.reshape(mean.shape), batch_var.reshape(var.shape)
+    moments = _moments(widened(x), axes)
+    y = _scaled(x, moments, scale, b, axes, epsilon)
+    batch_mean, batch_var = moments.mean.reshape(mean.shape), moments.variance.reshape(var.shape)
     running = _running(mean, batch_mean, momentum), _running(var, batch_var, momentum)
     return y, *running, batch_mean.astype(mean.dtype), batch_var.astype(var.dtype)
 
@@ -58,9 +85,10 @@ def batch_normalization(
     axes = _batch_axes(x)
     if not training_mode:
         return _with_given_statistics(x, scale, b, input_mean, input_var, axes, epsilon)
-    y, mean, var = _with_batch_statistics(x, scale, b, axes, epsilon)
-    mean, var = mean.reshape(input_mean.shape), var.reshape(input_var.shape)
-    return y, _running(input_mean, mean, momentum), _running(input_var, var, momentum)
+    moments = _moments(widened(x), axes)
+    mean, var = moments.mean.reshape(input_mean.shape), moments.variance.reshape(input_var.shape)
+    running = _running(input_mean, mean, momentum), _running(input_var, var, momentum)
+    return _scaled(x, moments, scale, b, axes, epsilon), *running
 
 
 def _batch_axes(x: Array) -> tuple[int, ...]:
@@ -68,35 +96,27 @@ def _batch_axes(x: Array) -> tuple[int, ...]:
     return (0, *range(2, x.ndim))
 
 
-def _per_channel(values: Array, x: Array, axes: Sequence[int]) -> Array:
-    """Values of each channel, shaped to go with x."""
-    return widened(values).reshape([1 if axis in axes else size for axis, size in enumerate(x.shape)])
-
-
 def _with_given_statistics(
     x: Array, scale: Array, b: Array, mean: Array, var: Array, axes: Sequence[int], epsilon: float
 ) -> Array:
-    mean, var = (_per_channel(values, x, axes) for values in (mean, var))
-    return _normalized(x, scale, b, mean, var, axes, epsilon)
+    scale, b, mean, var = (_per_channel(values, x, axes) for values in (scale, b, mean, var))
+    return ((widened(x) - mean) * (lax.rsqrt(var + epsilon) * scale) + b).astype(x.dtype)
 
 
-def _with_batch_statistics(
-    x: Array, scale: Array, b: Array, axes: Sequence[int], epsilon: float
-) -> tuple[Array, Array, Array]:
-    mean, var = _moments(widened(x), axes)
-    return _normalized(x, scale, b, mean, var, axes, epsilon), mean, var
+def _scaled(x: Array, moments: _Moments, scale: Array, b: Array, axes: Sequence[int], epsilon: float) -> Array:
+    """Values with the mean and deviation that b and scale give each channel.
+
+    They are written as a product and a sum, whose gradients are the two sums that the gradient of x needs too.
+    """
+    factor = lax.rsqrt(moments.variance + epsilon) * _per_channel(scale, x, axes)
+    shift = _per_channel(b, x, axes) - moments.offset * factor
+    return (moments.deviations * factor + shift).astype(x.dtype)
 
 
-def _normalized(
-    x: Array, scale: Array, b: Array, mean: Array, var: Array, axes: Sequence[int], epsilon: float
-) -> Array:
-    factor = _like(lax.rsqrt(var + epsilon), x) * _like(_per_channel(scale, x, axes), x)
-    return ((widened(x) - _like(mean, x)) * factor + _like(_per_channel(b, x, axes), x)).astype(x.dtype)
-
-
-def _like(values: Array, x: Array) -> Array:
-    """Values in the type that x is normalized in: scale and statistics may have types of their own."""
-    return values.astype(wide_dtype(x.dtype))
+def _per_channel(values: Array, x: Array, axes: Sequence[int]) -> Array:
+    """Values of each channel, shaped to go with x and in the type it is normalized in: they may have another."""
+    shape = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
+    return jnp.asarray(values).astype(wide_dtype(x.dtype)).reshape(shape)
 
 
 def _running(old: Array, new: Array, momentum: float) -> Array:
@@ -110,10 +130,10 @@ def layer_normalization(
     x: Array, scale: Array, b: Array | None = None, *, axis: int, epsilon: float, stash_type: DType
 ) -> tuple[Array, Array, Array]:
     """The statistics are computed in float32 at least, and in double for a double input, whatever their stash_type."""
-    mean, var = _moments(widened(x), range(axis % x.ndim, x.ndim))
-    inverse = lax.rsqrt(var + epsilon)
-    y = ((widened(x) - mean) * inverse).astype(x.dtype) * scale
-    return y if b is None else y + b, mean.astype(stash_type), inverse.astype(stash_type)
+    moments = _moments(widened(x), range(axis % x.ndim, x.ndim))
+    normal, inverse = moments.standardized(epsilon)
+    y = normal.astype(x.dtype) * scale
+    return y if b is None else y + b, moments.mean.astype(stash_type), inverse.astype(stash_type)
 
 
 @op("RMSNormalization")
@@ -126,9 +146,8 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float, stas
 
 @op("InstanceNormalization")
 def instance_normalization(input: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
-    axes = range(2, input.ndim)
-    mean, var = _moments(widened(input), axes)
-    return _normalized(input, scale, b, mean, var, _batch_axes(input), epsilon)
+    moments = _moments(widened(input), range(2, input.ndim))
+    return _scaled(input, moments, scale, b, _batch_axes(input), epsilon)
 
 
 @op("GroupNormalization")
@@ -149,8 +168,7 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, 
 def _group_normalized(x: Array, scale: Array, bias: Array, epsilon: float, num_groups: int) -> Array:
     wide = widened(x)
     groups = wide.reshape(x.shape[0], num_groups, -1)
-    mean, var = _moments(groups, (2,))
-    normal = ((groups - mean) * lax.rsqrt(var + epsilon)).reshape(x.shape).astype(x.dtype)
+    normal = _moments(groups, (2,)).standardized(epsilon)[0].reshape(x.shape).astype(x.dtype)
     channels = (-1, *(1,) * (x.ndim - 2))
     return normal * scale.reshape(channels) + bias.reshape(channels)
 
@@ -177,8 +195,7 @@ def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Ints) -> Array:
     """Elements that do not vary give 0."""
-    wide = widened(x)
-    mean, var = _moments(wide, axes)
-    varies = var > 0
-    deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, var, 1)), 0)
-    return ((wide - mean) / (deviation + 1e-9)).astype(x.dtype)
+    moments = _moments(widened(x), axes)
+    varies = moments.variance > 0
+    deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, moments.variance, 1)), 0)
+    return ((moments.deviations - moments.offset) / (deviation + 1e-9)).astype(x.dtype)
