@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,11 +14,11 @@ import onnxtrain as ot
 from onnxtrain.errors import StaticValueError, UnsupportedError, UnsupportedOperatorError, ValidationError
 from tests.graph.training_models import edited, floats, linear_with_sgd, mlp_with_momentum, tensor
 
-X = np.float32([[1, 2, 3], [0, 1, -1]])
+X = np.array([[1, 2, 3], [0, 1, -1]], np.float32)
 BATCH = {"x": X, "target": np.zeros((2, 2), np.float32)}
 
 
-def one_node(op_type: str, inputs: dict[str, int], output: int, **attributes: object) -> ot.Program:
+def one_node(op_type: str, inputs: dict[str, int], output: int, **attributes: Any) -> ot.Program:
     values = [helper.make_tensor_value_info(name, kind, None) for name, kind in inputs.items()]
     result = helper.make_tensor_value_info("y", output, None)
     graph = helper.make_graph([helper.make_node(op_type, list(inputs), ["y"], **attributes)], "g", values, [result])
@@ -91,10 +93,10 @@ def test_large_constants_are_arguments_and_small_ones_are_not() -> None:
 def test_a_shape_fed_as_numpy_is_static_and_under_jit_it_is_not() -> None:
     program = one_node("Reshape", {"x": TensorProto.FLOAT, "shape": TensorProto.INT64}, TensorProto.FLOAT)
     state = program.stored_state(jax.random.key(0))
-    found = jax.jit(lambda x: program.infer(state, {"x": x, "shape": np.int64([3, 2])})["y"])(X)
+    found = jax.jit(lambda x: program.infer(state, {"x": x, "shape": np.array([3, 2], np.int64)})["y"])(X)
     assert found.shape == (3, 2)
     with pytest.raises(StaticValueError, match="Feed 'shape' as a static value"):
-        jax.jit(lambda inputs: program.infer(state, inputs))({"x": X, "shape": np.int64([3, 2])})
+        jax.jit(lambda inputs: program.infer(state, inputs))({"x": X, "shape": np.array([3, 2], np.int64)})
 
 
 def test_without_64_bit_types_what_they_would_change_is_refused() -> None:
@@ -105,9 +107,9 @@ def test_without_64_bit_types_what_they_would_change_is_refused() -> None:
     whole = one_node("Abs", {"x": TensorProto.INT64}, TensorProto.INT64)
     found = jax.jit(lambda x: whole.infer(state, {"x": x}))(np.int64(-5))
     assert int(found["y"]) == 5
+    product = one_node("MatMul", {"a": TensorProto.INT64, "b": TensorProto.INT64}, TensorProto.INT64)
     with pytest.raises(UnsupportedError, match="int64 value cannot be represented"):
-        product = one_node("MatMul", {"a": TensorProto.INT64, "b": TensorProto.INT64}, TensorProto.INT64)
-        product.infer(state, {"a": np.int64([2**40]), "b": np.int64([1])})
+        product.infer(state, {"a": np.array([2**40], np.int64), "b": np.array([1], np.int64)})
 
 
 def test_all_operators_without_a_rule_are_named_in_one_message() -> None:

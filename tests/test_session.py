@@ -25,7 +25,7 @@ from tests.graph.training_models import (
     two_algorithms,
 )
 
-BATCH = {"x": np.float32([[1, 2, 3], [0, 1, -1]]), "target": np.zeros((2, 2), np.float32)}
+BATCH = {"x": np.array([[1, 2, 3], [0, 1, -1]], np.float32), "target": np.zeros((2, 2), np.float32)}
 
 
 def classifier_batch(size: int = 6, seed: int = 0) -> dict[str, np.ndarray]:
@@ -170,7 +170,7 @@ def test_an_initializer_that_two_algorithms_store_alike_is_one_variable() -> Non
 @pytest.mark.spec("T-11")
 def test_an_output_of_the_inference_graph_updates_a_variable() -> None:
     session = ot.TrainingSession(running_mean_from_inference())
-    session.step({"x": np.float32([1, 2, 6])})
+    session.step({"x": np.array([1, 2, 6], np.float32)})
     assert session.variables["mean"] == 3
 
 
@@ -321,7 +321,7 @@ def test_a_shape_that_is_fed_is_compiled_once_for_each_value() -> None:
     )
     session = ot.TrainingSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
     for shape in ([2, 3], [3, 2], [6]):
-        found = session.infer({"x": np.arange(6, dtype=np.float32), "shape": np.int64(shape)})
+        found = session.infer({"x": np.arange(6, dtype=np.float32), "shape": np.array(shape, np.int64)})
         assert found["y"].shape == tuple(shape)
 
 
@@ -356,7 +356,7 @@ def test_64_bit_values_are_kept_whatever_the_setting_of_jax() -> None:
         [tensor("big", [2**40], np.int64)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    found = ot.TrainingSession(model).infer({"x": np.int64([1, 2])})["y"]
+    found = ot.TrainingSession(model).infer({"x": np.array([1, 2], np.int64)})["y"]
     assert found.tolist() == [2**40 + 1, 2**40 + 2]
     assert found.dtype == np.int64
     assert jax.numpy.arange(1).dtype == np.int32

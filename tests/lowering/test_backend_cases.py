@@ -45,11 +45,12 @@ def test_public_case_gives_its_values(case: BackendCase, record_property: Any) -
 def compare(found: Any, expected: Any, rtol: float, atol: float, name: str) -> None:
     """Values within the tolerances, shapes and element types exactly."""
     if expected is None or isinstance(expected, list | dict):
-        assert type(found) is type(expected), name
-        pairs = expected if isinstance(expected, list) else ()
-        assert not pairs or len(found) == len(expected), name
-        for i, item in enumerate(pairs):
-            compare(found[i], item, rtol, atol, f"{name}[{i}]")
+        kinds = (type(found), type(expected))
+        assert kinds[0] is kinds[1], name
+        if isinstance(expected, list):
+            assert len(found) == len(expected), name
+            for i, item in enumerate(expected):
+                compare(found[i], item, rtol, atol, f"{name}[{i}]")
         return
     found, expected = np.asarray(found), np.asarray(expected)
     if expected.dtype.kind in "USO":
