@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -12,8 +13,9 @@ import numpy as np
 from jax import lax
 
 from onnxtrain.errors import OperatorError
+from onnxtrain.lowering.static import wide_dtype, widened
 
-# Sums over at most this many elements an axis are written as sums of strided slices, which XLA fuses.
+# Windows of at most this many elements, all axes added up, are worked through slice by slice, which XLA fuses.
 _MOST_SLICES = 64
 
 
@@ -144,11 +146,36 @@ def _every(value: Any, at: int, start: int, count: int, stride: int) -> Any:
 
 def convolve(x: Any, w: Any, axes: Sequence[Axis], group: int) -> Any:
     """Convolution of x [N, C, ...] with w [M, C / group, ...], laid out as the axes say."""
-    return lax.conv_general_dilated(
-        x,
-        w,
-        window_strides=[axis.stride for axis in axes],
-        padding=[(axis.before, axis.after) for axis in axes],
-        rhs_dilation=[axis.dilation for axis in axes],
-        feature_group_count=group,
-    )
+
+    def at_once(x: Any, w: Any) -> Any:
+        return lax.conv_general_dilated(
+            x,
+            w,
+            window_strides=[axis.stride for axis in axes],
+            padding=[(axis.before, axis.after) for axis in axes],
+            rhs_dilation=[axis.dilation for axis in axes],
+            feature_group_count=group,
+        )
+
+    def by_element(x: Any, w: Any) -> Any:
+        return _depthwise(x, w, axes)
+
+    if group > 1 and w.shape[:2] == (group, 1) and math.prod(w.shape[2:]) <= _MOST_SLICES:
+        # XLA's own convolution takes several times as long on a CPU
+        return lax.platform_dependent(x, w, cpu=by_element, default=at_once)
+    return at_once(x, w)
+
+
+def _depthwise(x: Any, w: Any, axes: Sequence[Axis]) -> Any:
+    """Convolution with a kernel for each channel, as a sum over the elements of the kernels."""
+    padding = [(0, 0, 0), (0, 0, 0), *((axis.before, axis.after, 0) for axis in axes)]
+    padded = lax.pad(widened(x), jnp.zeros((), wide_dtype(x.dtype)), padding)
+    kernels = widened(w)
+    channels = (-1, *(1,) * len(axes))
+    terms = []
+    for element in np.ndindex(*w.shape[2:]):
+        part = padded
+        for at, (axis, offset) in enumerate(zip(axes, element, strict=True), start=2):
+            part = _every(part, at, offset * axis.dilation, axis.count(), axis.stride)
+        terms.append(part * kernels[(slice(None), 0, *element)].reshape(channels))
+    return reduce(jnp.add, terms).astype(x.dtype)

@@ -16,6 +16,8 @@ SAME = ("SAME_UPPER", "SAME_LOWER")
 CASES = [
     Case("Conv", 1, [(2, 3, 9), (4, 3, 3)], {"pads": [2, 1], "strides": [2], "dilations": [2]}),
     Case("Conv", 22, [(2, 4, 5, 6, 7), (6, 2, 3, 2, 1), (6,)], {"group": 2, "pads": [1, 0, 0, 0, 1, 0]}),
+    Case("Conv", 22, [(2, 3, 7, 8), (3, 1, 3, 2)], {"group": 3, "pads": [1, 0, 2, 1], "dilations": [1, 2]}),
+    Case("Conv", 22, [(2, 3, 7, 8), (3, 1, 3, 2), (3,)], {"group": 3, "auto_pad": "SAME_LOWER", "strides": [2, 3]}),
     *(Case("Conv", 11, [(1, 2, 7, 8), (3, 2, 2, 3)], {"auto_pad": mode, "strides": [2, 3]}) for mode in SAME),
     Case("ConvTranspose", 1, [(2, 3, 5), (3, 2, 3), (2,)], {"strides": [2], "pads": [1, 0], "output_padding": [1]}),
     Case("ConvTranspose", 22, [(2, 4, 3, 4, 3), (4, 3, 2, 3, 1), (6,)], {"group": 2, "dilations": [2, 1, 1]}),
@@ -76,6 +78,19 @@ def test_an_undeformed_deformable_convolution_is_a_convolution() -> None:
     offset = np.zeros((2, 2 * 3 * 2 * 2, *plain.shape[2:]), np.float32)
     (deformed,) = run_node("DeformConv", [x, w, offset, b], opset=22, offset_group=2, attributes=attributes)
     np.testing.assert_allclose(deformed, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_depthwise_convolution_is_that_of_the_grouped_one() -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype(np.float32) for shape in ((2, 3, 6, 5), (3, 1, 3, 2)))
+
+    def loss(x: Any, w: Any, group: int) -> Any:
+        return jnp.sin(run_node("Conv", [x, w], opset=22, group=group, pads=(1, 0, 0, 1), strides=(1, 2))[0]).sum()
+
+    dense = jnp.zeros((3, 3, 3, 2)).at[jnp.arange(3), jnp.arange(3)].set(w[:, 0])
+    found, expected = jax.grad(loss, (0, 1))(x, w, 3), jax.grad(loss, (0, 1))(x, dense, 1)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found[1][:, 0], expected[1][np.arange(3), np.arange(3)], rtol=1e-4, atol=1e-5)
 
 
 def test_col2im_is_the_transpose_of_taking_blocks() -> None:
