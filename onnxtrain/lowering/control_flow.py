@@ -43,7 +43,7 @@ class _TracedConditionError(Exception):
 
 @op("If")
 def if_(cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Value, ...]:
-    """A condition that is known while tracing picks its branch there; otherwise both must give alike values."""
+    """A condition that is known while tracing picks its branch there; otherwise both must run and give alike values."""
     if is_static(cond):
         return (then_branch if _scalar(cond) else else_branch)()
     signatures = []
@@ -51,7 +51,8 @@ def if_(cond: Array, *, then_branch: Body, else_branch: Body) -> tuple[Value, ..
     def run(branch: Body) -> Any:
         try:
             values = _traced(branch())
-        except _IrregularError:
+        except (_IrregularError, OperatorError):
+            # The branch that is not taken may be for inputs of other shapes than these.
             raise StaticInputError("cond", 0) from None
         signatures.append(_signature(values))
         if signatures[-1] != signatures[0]:

@@ -136,6 +136,22 @@ def test_branches_of_different_shapes_need_a_known_condition() -> None:
         program(x=X, condition=np.array(True))
 
 
+def test_a_branch_for_other_shapes_needs_a_known_condition_and_is_then_left_out() -> None:
+    choice = node(
+        "If",
+        ["condition"],
+        ["y"],
+        then_branch=graph([node("Exp", ["x"], ["a"])], [], ["a"]),
+        else_branch=graph([node("MatMul", ["x", "w"], ["b"])], [], ["b"], [constant("w", np.ones(3, np.float32))]),
+    )
+    program = Program([choice], [value("x", FLOAT, [2]), value("condition", BOOL, [])], ["y"])
+    np.testing.assert_allclose(program({"condition": np.array(True)}, x=X), np.exp(X), rtol=1e-6)
+    with pytest.raises(StaticValueError, match="'cond' must be known while tracing"):
+        program(x=X, condition=np.array(True))
+    with pytest.raises(OperatorError, match="MatMul"):
+        program({"condition": np.array(False)}, x=X)
+
+
 @pytest.mark.spec("M-03")
 def test_bodies_see_outer_values_two_levels_up_whatever_they_are_called() -> None:
     inner = node(

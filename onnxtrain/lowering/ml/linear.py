@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from onnxtrain.errors import OperatorError
 from onnxtrain.lowering.ml.scores import ML, as_float, choose_labels, keep_static, transform
 from onnxtrain.lowering.registry import Array, Floats, Ints, op
 
@@ -53,6 +54,10 @@ def linear_regressor(
 
 def _product(x: Any, coefficients: Floats, intercepts: Floats) -> Any:
     x = as_float(jnp.asarray(x))
+    if intercepts and len(coefficients) != len(intercepts) * x.shape[1]:
+        raise OperatorError(
+            f"{len(coefficients)} coefficients are not {len(intercepts)} rows of {x.shape[1]}, one for each intercept."
+        )
     weights = jnp.asarray(np.array(coefficients).reshape(-1, x.shape[1]).T, x.dtype)
     scores = jnp.matmul(x, weights)
     return scores + jnp.asarray(intercepts, x.dtype) if intercepts else scores
