@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import onnx
 import torch
@@ -115,7 +116,7 @@ def export(network: nn.Module, example: torch.Tensor, exporter: str, free_axes: 
     if they were not told to leave that: what is trained must still be there.
     """
     network.eval()
-    names = {"input_names": ["x"], "output_names": ["y"]}
+    names: dict[str, Any] = {"input_names": ["x"], "output_names": ["y"]}
     axes = dict(enumerate(free_axes))
     if exporter == "dynamo":
         shapes = ({axis: torch.export.Dim(name) for axis, name in axes.items()},)
@@ -124,7 +125,7 @@ def export(network: nn.Module, example: torch.Tensor, exporter: str, free_axes: 
         )
         assert program is not None
         return program.model_proto
-    file = io.BytesIO()
+    file: Any = io.BytesIO()  # a buffer will do, although the annotation asks for a path
     torch.onnx.export(
         network,
         (example,),

@@ -148,7 +148,7 @@ def test_a_resnet_with_batch_normalization_follows_pytorch(exporter: str, optimi
     The rates are small enough for PyTorch in float32 to follow itself in float64: at greater ones, rounding decides on
     which side of a Relu a value falls, and both go their own ways.
     """
-    rate = {"sgd": 0.005, "momentum": 0.003, "adam": 3e-4}[optimizer]
+    rate = {"sgd": 0.005, "momentum": 0.0015, "adam": 3e-4}[optimizer]
     torch.manual_seed(0)
     network, batches = networks.ResNet18(), images()
     start = arrays(network)
@@ -158,21 +158,17 @@ def test_a_resnet_with_batch_normalization_follows_pytorch(exporter: str, optimi
     np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
     assert losses[-1] < losses[0] / 1.5
 
-    trained, counts = arrays(network), values_in_each_channel(network, batches[0].x)
-    unbiased = {name: count / (count - 1) for name, count in counts.items()}
-
-    def value_here(name: str) -> np.ndarray:
-        if not name.endswith(".running_var"):
-            return session.variables[name]
-        kept = 0.9**STEPS  # what is left of the 1 that each running variance starts at
-        return kept + (session.variables[name] - kept) * unbiased[name.removesuffix(".running_var")]
-
-    for kind in ("weight", "bias", "running_mean", "running_var"):
+    trained = arrays(network)
+    for kind in ("weight", "bias", "running_mean"):
         of_kind = {name: value for name, value in start.items() if name.endswith(kind)}
-        assert distance(changes(value_here, of_kind), changes(trained.__getitem__, of_kind)) < CHANGE_TOLERANCE
-    # a channel of the last stage has 16 values, so there the difference is plain to see
-    name = "blocks.7.body.4.running_var"
-    assert distance(session.variables[name], trained[name]) > 0.02
+        found = changes(session.variables.__getitem__, of_kind)
+        assert distance(found, changes(trained.__getitem__, of_kind)) < CHANGE_TOLERANCE
+    for layer, count in values_in_each_channel(network, batches[0].x).items():
+        name = f"{layer}.running_var"
+        kept = 0.9**STEPS  # what is left of the 1 that each running variance starts at
+        population, sample = session.variables[name] - kept, trained[name] - kept
+        assert distance(population * (count / (count - 1)), sample) < CHANGE_TOLERANCE
+        assert distance(population, sample) == pytest.approx(1 / count, abs=CHANGE_TOLERANCE)
     assert_infers_in_onnxruntime(session, batches[0].x[:3], tmp_path / "inference.onnx")
 
 

@@ -25,7 +25,7 @@ class Trainer:
         self.weights: Arrays = {name: jnp.asarray(value) for name, value in weights.items()}
         self._memory = optimizer.init(dict(self.weights))
 
-        def descend(weights: Arrays, memory: Any, batch: Arrays) -> tuple[jax.Array, Arrays, Any]:
+        def descend(weights: Any, memory: Any, batch: Arrays) -> tuple[jax.Array, Any, Any]:
             value, gradients = jax.value_and_grad(loss)(weights, batch)
             updates, memory = optimizer.update(gradients, memory, weights)
             return value, optax.apply_updates(weights, updates), memory
