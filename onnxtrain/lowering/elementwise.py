@@ -111,7 +111,7 @@ table(
 
 table(
     {
-        "Abs": _ufunc("abs"),
+        "Abs": static.magnitude,
         "Neg": _ufunc("negative"),
         "Sign": _ufunc("sign"),
         "Floor": _ufunc("floor"),

@@ -10,7 +10,7 @@ from jax import lax
 
 from onnxtrain.lowering import windows
 from onnxtrain.lowering.registry import Array, DType, Ints, OutputCount, op
-from onnxtrain.lowering.static import wide_dtype, widened
+from onnxtrain.lowering.static import magnitude, wide_dtype, widened
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ def _group_normalized(x: Array, scale: Array, bias: Array, epsilon: float, num_g
 def lp_normalization(input: Array, *, axis: int, p: int) -> Array:
     """A vector of zeros stays one, with gradient 0."""
     wide = widened(input)
-    total = (jnp.abs(wide) if p == 1 else jnp.square(wide)).sum(axis, keepdims=True)
+    total = (magnitude(wide) if p == 1 else jnp.square(wide)).sum(axis, keepdims=True)
     positive = total > 0
     safe = jnp.where(positive, total, 1)
     return jnp.where(positive, wide / (safe if p == 1 else jnp.sqrt(safe)), 0).astype(input.dtype)

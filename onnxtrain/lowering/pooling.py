@@ -14,7 +14,7 @@ from jax import lax
 
 from onnxtrain.lowering import sampling, windows
 from onnxtrain.lowering.registry import Array, Ints, OutputCount, op
-from onnxtrain.lowering.static import is_static, namespace, wide_dtype, widened
+from onnxtrain.lowering.static import is_static, magnitude, namespace, wide_dtype, widened
 
 
 @op("MaxPool")
@@ -142,7 +142,7 @@ def lp_pool(
 
 
 def _powers(x: Array, p: float) -> Array:
-    return jnp.square(x) if p == 2 else jnp.abs(x) ** float(p)
+    return jnp.square(x) if p == 2 else magnitude(x) ** float(p)
 
 
 def _root(total: Array, p: float) -> Array:

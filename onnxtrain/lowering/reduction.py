@@ -72,7 +72,7 @@ def _sum_of_squares(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _sum_of_magnitudes(x: Any, axes: tuple[int, ...], keepdims: bool) -> Any:
-    return _sum(namespace(x).abs(x), axes, keepdims)
+    return _sum(static.magnitude(x), axes, keepdims)
 
 
 def _norm(x: jax.Array, axes: tuple[int, ...], keepdims: bool) -> jax.Array:

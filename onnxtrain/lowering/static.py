@@ -87,6 +87,13 @@ def widened(value: Any) -> jax.Array:
     return jnp.asarray(value).astype(wide_dtype(value.dtype))
 
 
+def magnitude(value: Any) -> Any:
+    """The absolute value. Its gradient at 0 is 0, as in other frameworks; that of JAX's own is 1."""
+    if is_static(value) or not dtypes.is_float(value.dtype):
+        return namespace(value).abs(value)
+    return value * jnp.sign(jax.lax.stop_gradient(value))
+
+
 def traced(value: Any) -> Any:
     """A static array as the JAX array of the same values; what JAX's present setting cannot hold is refused."""
     return jnp.asarray(representable(value)) if is_static(value) else value

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onnxtrain.errors import OperatorError
+from onnxtrain.errors import OperatorError, StaticValueError
 from tests.lowering.elsewhere import Case, assert_equal_to_onnxruntime
 from tests.lowering.one_node import run_node
 
@@ -146,6 +146,13 @@ def test_gradient_of_growing_an_image_spreads_as_its_values_do(mode: str) -> Non
     _, along = jax.jvp(grown, (x,), (x,))  # linear in x, so its derivative along x is itself
     np.testing.assert_allclose(along, y, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(jnp.vdot(pull_back(y)[0], x), jnp.vdot(y, y), rtol=1e-5)
+
+
+def test_scales_that_are_only_known_at_run_time_are_refused_with_their_name() -> None:
+    x = np.ones(IMAGE, np.float32)
+    with pytest.raises(StaticValueError, match="'scales' must be known while tracing") as caught:
+        run_node("Resize", [x, None, scales(2, 2)], opset=19)
+    assert caught.value.source == "input2"
 
 
 def test_sizes_and_scales_at_once_are_refused() -> None:

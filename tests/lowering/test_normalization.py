@@ -102,6 +102,16 @@ def test_batch_normalization_of_one_axis_has_one_channel() -> None:
     np.testing.assert_allclose(y, X[0, 0] + 1, rtol=1e-4)
 
 
+@pytest.mark.parametrize("training", [0, 1])
+def test_batch_normalization_of_rows_normalizes_columns(training: int) -> None:
+    x, one = X[:, :, 0], np.ones(3, np.float32)
+    outputs = 3 if training else 1
+    inputs = [x, one, 0 * one, 0 * one, one]
+    y, *_ = run_node("BatchNormalization", inputs, opset=15, outputs=outputs, training_mode=training)
+    expected = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5) if training else x / np.sqrt(1 + 1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_statistics_of_half_precision_inputs_do_not_overflow() -> None:
     x = np.full((4, 1, 8), 60000, np.float16)
     x[:2] = 50000

@@ -10,7 +10,7 @@ import numpy as np
 from onnxtrain.errors import OperatorError
 from onnxtrain.lowering.ml.scores import ML, as_float
 from onnxtrain.lowering.registry import Array, Floats, Ints, op
-from onnxtrain.lowering.static import is_static, namespace
+from onnxtrain.lowering.static import is_static, magnitude, namespace
 
 
 @op("Scaler", domain=ML)
@@ -28,7 +28,7 @@ def normalizer(x: Array, *, norm: str) -> Array:
     if norm == "MAX":
         divisor = jnp.max(x, axis=-1, keepdims=True)
     elif norm == "L1":
-        divisor = jnp.sum(jnp.abs(x), axis=-1, keepdims=True)
+        divisor = jnp.sum(magnitude(x), axis=-1, keepdims=True)
     elif norm == "L2":
         squares = jnp.sum(x * x, axis=-1, keepdims=True)
         # The square root of 0 has no finite gradient.
