@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
 
 from onnxtrain import TrainingSession, make_trainable
-from tests.parity.twins import distance
+from tests.parity.twins import distance, stored
 
 torch = pytest.importorskip("torch", reason="PyTorch is the twin (the extra `oracle`)")
 pytest.importorskip("onnxscript", reason="PyTorch exports with onnxscript (the extra `oracle`)")
@@ -23,7 +24,7 @@ from tests.parity import networks  # noqa: E402  (it needs PyTorch)
 
 STEPS = 20
 TOLERANCE = 1e-3
-CHANGE_TOLERANCE = 1e-2  # of how far weights have come in all steps, which is far less than their size
+EXACT_TOLERANCE = 1e-6  # for runs in float64
 pytestmark = pytest.mark.filterwarnings(  # the exporters warn of their own parts
     "ignore::DeprecationWarning", "ignore::FutureWarning"
 )
@@ -35,8 +36,11 @@ class AdamOfOnnx(torch.optim.Adam):
     ONNX's epsilon is PyTorch's times the root of 1 - beta2**T. It is the same in every step here, so PyTorch's falls.
     """
 
-    epsilon = 1e-8
+    epsilon = stored(1e-8)
     taken = 0
+
+    def __init__(self, parameters: Any, rate: float):
+        super().__init__(parameters, rate, betas=(stored(0.9), stored(0.999)))
 
     def step(self, closure: Any = None) -> Any:
         self.taken += 1
@@ -47,7 +51,7 @@ class AdamOfOnnx(torch.optim.Adam):
 
 OPTIMIZERS: dict[str, Callable[[Any, float], Any]] = {
     "sgd": torch.optim.SGD,
-    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9),
+    "momentum": lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=stored(0.9)),
     "adam": AdamOfOnnx,
 }
 
@@ -68,13 +72,13 @@ def runs(*quick: tuple[str, str]) -> list[Any]:
     ]
 
 
-def images() -> list[Batch]:
+def images(dtype: npt.DTypeLike) -> list[Batch]:
     """Noise, with the picture of its class in each image."""
     generator = np.random.default_rng(0)
     pictures = generator.normal(size=(10, 3, 32, 32))
     labels = generator.integers(0, 10, (STEPS, 16))
     noise = generator.normal(scale=0.5, size=(STEPS, 16, 3, 32, 32))
-    return [Batch((pictures[y] + more).astype(np.float32), y) for y, more in zip(labels, noise, strict=True)]
+    return [Batch((pictures[y] + more).astype(dtype), y) for y, more in zip(labels, noise, strict=True)]
 
 
 def sentences() -> list[Batch]:
@@ -142,33 +146,49 @@ def values_in_each_channel(network: Any, x: np.ndarray) -> dict[str, int]:
 
 @pytest.mark.spec("T-11", "T-21", "G-01", "O-01")
 @pytest.mark.parametrize(("exporter", "optimizer"), runs(("torchscript", "momentum"), ("dynamo", "adam")))
-def test_a_resnet_with_batch_normalization_follows_pytorch(exporter: str, optimizer: str, tmp_path: Path) -> None:
-    """Running variances differ by what they are: PyTorch's are of a sample, divided by N - 1, ONNX's of a population.
+def test_a_resnet_with_batch_normalization_follows_pytorch(exporter: str, optimizer: str) -> None:
+    """In float64: some of the many values before a Relu are so near to 0 that in float32 rounding decides on which side
+    they fall. PyTorch's own runs in float32 come to differ by a percent when weights change in their last digit.
 
-    The rates are small enough for PyTorch in float32 to follow itself in float64: at greater ones, rounding decides on
-    which side of a Relu a value falls, and both go their own ways.
+    Running variances differ by what they are: PyTorch's are of a sample, divided by N - 1, ONNX's of a population.
     """
-    rate = {"sgd": 0.005, "momentum": 0.0015, "adam": 3e-4}[optimizer]
+    rate = {"sgd": 0.005, "momentum": 0.003, "adam": 3e-4}[optimizer]
     torch.manual_seed(0)
-    network, batches = networks.ResNet18(), images()
+    network, batches = networks.ResNet18().double(), images(np.float64)
     start = arrays(network)
     session = prepare(network, batches, exporter, ["N"], optimizer=optimizer, learning_rate=rate)
     expected = train_in_torch(network, OPTIMIZERS[optimizer](network.parameters(), rate), batches)
     losses = train_here(session, batches)
-    np.testing.assert_allclose(losses, expected, rtol=TOLERANCE)
+    np.testing.assert_allclose(losses, expected, rtol=EXACT_TOLERANCE)
     assert losses[-1] < losses[0] / 1.5
 
     trained = arrays(network)
     for kind in ("weight", "bias", "running_mean"):
         of_kind = {name: value for name, value in start.items() if name.endswith(kind)}
         found = changes(session.variables.__getitem__, of_kind)
-        assert distance(found, changes(trained.__getitem__, of_kind)) < CHANGE_TOLERANCE
+        assert distance(found, changes(trained.__getitem__, of_kind)) < EXACT_TOLERANCE
     for layer, count in values_in_each_channel(network, batches[0].x).items():
         name = f"{layer}.running_var"
         kept = 0.9**STEPS  # what is left of the 1 that each running variance starts at
         population, sample = session.variables[name] - kept, trained[name] - kept
-        assert distance(population * (count / (count - 1)), sample) < CHANGE_TOLERANCE
-        assert distance(population, sample) == pytest.approx(1 / count, abs=CHANGE_TOLERANCE)
+        assert distance(population * (count / (count - 1)), sample) < 1e-5  # a file keeps 0.9 in float32
+        assert distance(population, sample) == pytest.approx(1 / count, rel=0.01)
+
+
+@pytest.mark.spec("T-21")
+def test_a_resnet_in_float32_takes_every_step_as_pytorch_does(tmp_path: Path) -> None:
+    """Each step starts from PyTorch's weights, so that what rounding does to one is not carried to the next."""
+    torch.manual_seed(0)
+    network, batches = networks.ResNet18(), images(np.float32)
+    session = prepare(network, batches, "torchscript", ["N"], optimizer="sgd", learning_rate=0.01)
+    optimizer = torch.optim.SGD(network.parameters(), 0.01)
+    for batch in batches:
+        start = {name: value for name, value in arrays(network).items() if "running" not in name}
+        session.variables.update(start)
+        (expected,) = train_in_torch(network, optimizer, [batch])
+        assert train_here(session, [batch]) == pytest.approx([expected], rel=1e-5)
+        found = changes(session.variables.__getitem__, start)
+        assert distance(found, changes(arrays(network).__getitem__, start)) < 0.02
     assert_infers_in_onnxruntime(session, batches[0].x[:3], tmp_path / "inference.onnx")
 
 
@@ -187,7 +207,7 @@ def test_a_gpt_with_tied_embeddings_follows_pytorch(exporter: str, optimizer: st
     assert losses[-1] < losses[0] / 1.2
     trained = arrays(network)
     found = changes(session.variables.__getitem__, start)
-    assert distance(found, changes(trained.__getitem__, start)) < CHANGE_TOLERANCE
+    assert distance(found, changes(trained.__getitem__, start)) < TOLERANCE
     assert_infers_in_onnxruntime(session, batches[0].x[:3, :9], tmp_path / "inference.onnx")
 
 

@@ -80,12 +80,13 @@ def judge(critic: Arrays, sample: Any) -> jax.Array:
 
 
 def adam(rate: float, b1: float = 0.9, b2: float = 0.999) -> optax.GradientTransformation:
-    """Adam without epsilon, with coefficients as a file keeps them: in float32.
+    """Adam without epsilon: ONNX adds it before the correction of bias and optax after that, so that they differ."""
+    return optax.adam(rate, stored(b1), stored(b2), eps=0.0)
 
-    It shows, as 1 - 0.999 and 1 - float32(0.999) differ by 1e-5 of their size. And where ONNX adds epsilon before the
-    correction of bias, optax adds it after that: only without it they are the same.
-    """
-    return optax.adam(rate, float(np.float32(b1)), float(np.float32(b2)), eps=0.0)
+
+def stored(attribute: float) -> float:
+    """A number as a file keeps attributes, in float32; it shows where 0.999 is taken from 1."""
+    return float(np.float32(attribute))
 
 
 def cross_entropy(logits: jax.Array, labels: Any) -> jax.Array:
