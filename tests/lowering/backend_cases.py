@@ -6,6 +6,7 @@ import tomllib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -62,23 +63,26 @@ class BackendCase:
             yield _read_all(folder, "input", model.graph.input), _read_all(folder, "output", model.graph.output)
 
 
-def load_cases() -> list[BackendCase]:
+@cache
+def load_cases() -> tuple[BackendCase, ...]:
     """Every case of every kind, those in memory and those on disk."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # the suite overflows on purpose while it builds its values
-        return [
+        return tuple(
             BackendCase(kind, case.name, case, case.rtol, case.atol)
             for kind in KINDS
             for case in load_model_tests(kind=kind)
-        ]
+        )
 
 
+@cache
 def expected_failures() -> dict[str, str]:
     """Reason by case name."""
     groups = tomllib.loads(EXPECTED_FAILURES.read_text())
     return {case: group["reason"] for group in groups.values() for case in group["cases"]}
 
 
+@cache
 def tolerances() -> dict[str, float]:
     """Relative tolerance by case name, where the suite's own is too tight for a stated reason."""
     groups = tomllib.loads(TOLERANCES.read_text())
