@@ -13,6 +13,12 @@ from onnx import defs, helper, numpy_helper
 # The newest opset of each domain whose operators the audit test has compared with the rules.
 NEWEST_TESTED: Mapping[str, int] = {"": 28, "ai.onnx.ml": 5, "ai.onnx.preview": 1, "ai.onnx.preview.training": 1}
 
+# Operators that onnxruntime's optimizer puts into ai.onnx, where ONNX has none of that name.
+FOREIGN = frozenset({("", "SimplifiedLayerNormalization")})
+
+# Operators that it writes under opsets older than their first version, which is the one it means.
+_ANTEDATED: Mapping[tuple[str, str], int] = {("", "LayerNormalization"): 17}
+
 # Attribute defaults that differ from those of `onnx.defs`. Adam's operator document states 0.0, and that holds here
 # (O-01); the definitions say 1e-6, which the generator of the documents rounds.
 _STATED_DEFAULTS: Mapping[tuple[str, str, str], Any] = {("ai.onnx.preview.training", "Adam", "epsilon"): 0.0}
@@ -63,7 +69,7 @@ def normalize_domain(domain: str) -> str:
 def find(domain: str, op_type: str, opset: int) -> Schema | None:
     """The schema that an operator means under an imported opset: its highest version not above it (M-01)."""
     try:
-        found = defs.get_schema(op_type, opset, domain)
+        found = defs.get_schema(op_type, max(opset, _ANTEDATED.get((domain, op_type), 0)), domain)
     except defs.SchemaError:
         return None
     return _convert(found)

@@ -41,12 +41,16 @@ MACHINERY = (
     "lowering.interpreter",
     "lowering.gradient",
 )
-# `windows` is the geometry that convolution and pooling share.
+# Beside the registry, what several families share: no module of these has a rule.
 A_FAMILY_MAY_IMPORT = (
     "lowering.registry",
     "lowering.static",
-    "lowering.windows",
+    "lowering.heads",
+    "lowering.levels",
+    "lowering.moments",
+    "lowering.named_functions",
     "lowering.sampling",
+    "lowering.windows",
     "errors",
     "dtypes",
 )

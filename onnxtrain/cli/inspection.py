@@ -10,7 +10,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from onnxtrain import schema
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.cli.console import describe_bytes, print_table, results
 from onnxtrain.cli.options import ModelPath
@@ -173,8 +172,7 @@ def _operators_without_rule(model: Model) -> Iterator[tuple[str, str, str]]:
     counts: Counter[tuple[str, str, int]] = Counter()
     for node, opsets in _every_node(model):
         version = opsets.get(node.domain, 0)
-        known = schema.find(node.domain, node.op_type, version)
-        rule = registry.find(node.domain, node.op_type, known.since_version) if known else None
+        _, rule = registry.resolve(node.domain, node.op_type, version)
         if rule is None and not is_gradient(node) and (node.domain, node.op_type, node.overload) not in model.functions:
             counts[(node.domain, node.op_type, version)] += 1
     for (domain, op_type, version), count in sorted(counts.items()):

@@ -26,7 +26,7 @@ def operator_problems(model: Model, place: Place, opset_imports: Mapping[str, in
             yield _graph_call(where)
         elif node.op_type in _TRAINING_OPERATORS and node.domain in _DOMAINS_TAKEN_FOR_TRAINING:
             yield _mistaken_domain(node, where)
-        elif node.domain in schema.NEWEST_TESTED:
+        elif node.domain in schema.NEWEST_TESTED and (node.domain, node.op_type) not in schema.FOREIGN:
             yield from _standard_problems(node, where, opset_imports)
         if is_gradient(node) and function is None:
             yield from _gradient_problems(node, where, place.scope)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxtrain import dtypes
-from onnxtrain.errors import OperatorError
+from onnxtrain.errors import OperatorError, UnsupportedError
 from onnxtrain.lowering import static
 from onnxtrain.lowering.registry import NO_DEFAULT, Kind, Rule, RuleParameter
 from onnxtrain.lowering.static import StaticInputError
@@ -60,6 +60,7 @@ def bind(
         else:
             keyword[parameter.name] = _keyword(parameter, schema, attributes, injected)
     _check_arity(rule, inputs)
+    _refuse_unknown_attributes(rule, schema, attributes)
     _refuse_traced_beside_text(rule, inputs)
     return Arguments(tuple(positional), keyword)
 
@@ -79,6 +80,13 @@ def _check_arity(rule: Rule, inputs: Sequence[Any]) -> None:
     taken = sum(parameter.positional for parameter in rule.parameters)
     if any(value is not None for value in inputs[taken:]):
         raise OperatorError(f"It takes {taken} inputs and was given {len(inputs)}.")
+
+
+def _refuse_unknown_attributes(rule: Rule, schema: Schema, attributes: Mapping[str, Any]) -> None:
+    """Operators that ONNX does not define gain attributes without a new version, and those may change the result."""
+    unknown = sorted(attributes.keys() - schema.attributes.keys() - rule.ignores) if rule.states_schema else ()
+    if unknown:
+        raise UnsupportedError(f"What the attribute {unknown[0]!r} of this operator means is not known.")
 
 
 def _positional(parameter: RuleParameter, position: int, inputs: Sequence[Any]) -> Any:

@@ -65,8 +65,7 @@ def find_rule(context: Context, node: Node) -> tuple[schemas.Schema | None, regi
             f"Opset {opset} of {node.domain or 'ai.onnx'} is newer than {newest}, the newest that onnxtrain was tested "
             "with. Export the model with an older opset, or upgrade onnxtrain."
         )
-    schema = schemas.find(node.domain, node.op_type, opset)
-    return schema, schema and registry.find(node.domain, node.op_type, schema.since_version)
+    return registry.resolve(node.domain, node.op_type, opset)
 
 
 def require_rules(context: Context, graph: str, nodes: Iterable[Node]) -> None:

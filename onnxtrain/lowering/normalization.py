@@ -3,45 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import jax.numpy as jnp
 from jax import lax
 
 from onnxtrain.lowering import windows
+from onnxtrain.lowering.moments import Moments, moments_of
 from onnxtrain.lowering.registry import Array, DType, Ints, OutputCount, op
 from onnxtrain.lowering.static import magnitude, wide_dtype, widened
-
-
-@dataclass(frozen=True)
-class _Moments:
-    """Mean, which is `centre + offset`, and population variance, the axes kept; `deviations` are from `centre`."""
-
-    centre: Array
-    deviations: Array
-    offset: Array
-    variance: Array
-
-    @property
-    def mean(self) -> Array:
-        return self.centre + self.offset
-
-    def standardized(self, epsilon: float) -> tuple[Array, Array]:
-        """The values with mean 0 and variance 1, and the inverse of the standard deviation."""
-        inverse = lax.rsqrt(self.variance + epsilon)
-        # behind a barrier, so that the statistics are computed once and not again in each place that uses them
-        inverse, shift = lax.optimization_barrier((inverse, -self.offset * inverse))
-        return self.deviations * inverse + shift, inverse
-
-
-def _moments(x: Array, axes: Sequence[int]) -> _Moments:
-    """Both sums are over deviations from a value near the mean: no digits cancel, and they take one pass over x."""
-    axes = tuple(axes)
-    centre = lax.stop_gradient(lax.slice_in_dim(x, 0, 1, axis=axes[0]).mean(axes, keepdims=True))
-    deviations = x - centre
-    offset = deviations.mean(axes, keepdims=True)
-    variance = jnp.square(deviations).mean(axes, keepdims=True) - jnp.square(offset)
-    return _Moments(centre, deviations, offset, jnp.maximum(variance, 0))
 
 
 @op("BatchNormalization")
@@ -62,7 +31,7 @@ def batch_normalization_by_outputs(
     axes = _batch_axes(x) if spatial else (0,)
     if outputs == 1 or is_test:
         return _with_given_statistics(x, scale, b, mean, var, axes, epsilon)
-    moments = _moments(widened(x), axes)
+    moments = moments_of(widened(x), axes)
     y = _scaled(x, moments, scale, b, axes, epsilon)
     batch_mean, batch_var = moments.mean.reshape(mean.shape), moments.variance.reshape(var.shape)
     running = _running(mean, batch_mean, momentum), _running(var, batch_var, momentum)
@@ -85,7 +54,7 @@ def batch_normalization(
     axes = _batch_axes(x)
     if not training_mode:
         return _with_given_statistics(x, scale, b, input_mean, input_var, axes, epsilon)
-    moments = _moments(widened(x), axes)
+    moments = moments_of(widened(x), axes)
     mean, var = moments.mean.reshape(input_mean.shape), moments.variance.reshape(input_var.shape)
     running = _running(input_mean, mean, momentum), _running(input_var, var, momentum)
     return _scaled(x, moments, scale, b, axes, epsilon), *running
@@ -103,7 +72,7 @@ def _with_given_statistics(
     return ((widened(x) - mean) * (lax.rsqrt(var + epsilon) * scale) + b).astype(x.dtype)
 
 
-def _scaled(x: Array, moments: _Moments, scale: Array, b: Array, axes: Sequence[int], epsilon: float) -> Array:
+def _scaled(x: Array, moments: Moments, scale: Array, b: Array, axes: Sequence[int], epsilon: float) -> Array:
     """Values with the mean and deviation that b and scale give each channel.
 
     They are written as a product and a sum, whose gradients are the two sums that the gradient of x needs too.
@@ -130,7 +99,7 @@ def layer_normalization(
     x: Array, scale: Array, b: Array | None = None, *, axis: int, epsilon: float, stash_type: DType
 ) -> tuple[Array, Array, Array]:
     """The statistics are computed in float32 at least, and in double for a double input, whatever their stash_type."""
-    moments = _moments(widened(x), range(axis % x.ndim, x.ndim))
+    moments = moments_of(widened(x), range(axis % x.ndim, x.ndim))
     normal, inverse = moments.standardized(epsilon)
     y = normal.astype(x.dtype) * scale
     return y if b is None else y + b, moments.mean.astype(stash_type), inverse.astype(stash_type)
@@ -146,7 +115,7 @@ def rms_normalization(x: Array, scale: Array, *, axis: int, epsilon: float, stas
 
 @op("InstanceNormalization")
 def instance_normalization(input: Array, scale: Array, b: Array, *, epsilon: float) -> Array:
-    moments = _moments(widened(input), range(2, input.ndim))
+    moments = moments_of(widened(input), range(2, input.ndim))
     return _scaled(input, moments, scale, b, _batch_axes(input), epsilon)
 
 
@@ -168,7 +137,7 @@ def group_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float, 
 def _group_normalized(x: Array, scale: Array, bias: Array, epsilon: float, num_groups: int) -> Array:
     wide = widened(x)
     groups = wide.reshape(x.shape[0], num_groups, -1)
-    normal = _moments(groups, (2,)).standardized(epsilon)[0].reshape(x.shape).astype(x.dtype)
+    normal = moments_of(groups, (2,)).standardized(epsilon)[0].reshape(x.shape).astype(x.dtype)
     channels = (-1, *(1,) * (x.ndim - 2))
     return normal * scale.reshape(channels) + bias.reshape(channels)
 
@@ -195,7 +164,7 @@ def lrn(x: Array, *, alpha: float, beta: float, bias: float, size: int) -> Array
 @op("MeanVarianceNormalization")
 def mean_variance_normalization(x: Array, *, axes: Ints) -> Array:
     """Elements that do not vary give 0."""
-    moments = _moments(widened(x), axes)
+    moments = moments_of(widened(x), axes)
     varies = moments.variance > 0
     deviation = jnp.where(varies, jnp.sqrt(jnp.where(varies, moments.variance, 1)), 0)
     return ((moments.deviations - moments.offset) / (deviation + 1e-9)).astype(x.dtype)

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onnxtrain.errors import OperatorError, UnsupportedError
+from onnxtrain.errors import OperatorError
+from onnxtrain.lowering import named_functions
 from onnxtrain.lowering.registry import Array, Floats, op
 from onnxtrain.lowering.static import is_static
 
@@ -232,39 +233,10 @@ def _activations(
 
 
 def _activation(name: str, alphas: Iterator[float], betas: Iterator[float], clip: float | None) -> _Activation:
-    known = {key.lower(): value for key, value in _FUNCTIONS.items()}
-    if name.lower() not in known:
-        raise UnsupportedError(f"Activation {name!r} is unknown. Known are {', '.join(_FUNCTIONS)}.")
-    function, *defaults = known[name.lower()]
+    function, defaults = named_functions.find(name)
     parameters = [next(values, default) for values, default in zip((alphas, betas), defaults, strict=False)]
 
     def activate(x: Any) -> Any:
-        return function(x if clip is None else _clip(x, -clip, clip), *parameters)
+        return function(x if clip is None else named_functions.clip(x, -clip, clip), *parameters)
 
     return activate
-
-
-def _clip(x: Any, low: float, high: float) -> Any:
-    """Unlike `jnp.clip`, this has the gradient 1 on the bounds."""
-    x = jnp.where(x > high, jnp.asarray(high, x.dtype), x)
-    return jnp.where(x < low, jnp.asarray(low, x.dtype), x)
-
-
-def _elu(x: Any, alpha: float) -> Any:
-    return jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
-
-
-# A function of x, and of alpha and beta where it has them, with their defaults.
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "Relu": (jax.nn.relu,),
-    "Tanh": (jnp.tanh,),
-    "Sigmoid": (jax.nn.sigmoid,),
-    "Softsign": (jax.nn.soft_sign,),
-    "Softplus": (jax.nn.softplus,),
-    "Affine": (lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
-    "LeakyRelu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * x), 0.01),
-    "ThresholdedRelu": (lambda x, alpha: jnp.where(x >= alpha, x, jnp.zeros_like(x)), 1.0),
-    "ScaledTanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), 1.0, 1.0),
-    "HardSigmoid": (lambda x, alpha, beta: _clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
-    "Elu": (_elu, 1.0),
-}

@@ -12,7 +12,14 @@ attributes; versions and attribute defaults come from `onnx.defs`, so nobody typ
     def reduce_sum(data: Array, axes: Ints | None = None, *, keepdims: bool) -> Array:
         ...
 
-A rule holds from its `since` to the next rule of the same operator. How a parameter arrives is said by its annotation:
+A rule holds from its `since` to the next rule of the same operator. An operator that ONNX does not define has no other
+schema than the signature of its rule, which then gives attributes their defaults and says so with `states_schema`::
+
+    @op("QuickGelu", domain="com.microsoft", states_schema=True)
+    def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
+        return x * jax.nn.sigmoid(alpha * x)
+
+How a parameter arrives is said by its annotation:
 
 | annotation | arrives as |
 |---|---|
@@ -28,6 +35,7 @@ A rule holds from its `since` to the next rule of the same operator. How a param
 | `Value` | whatever the value is, untouched: a list for a sequence, a dict for a map, None for an absent optional |
 | anything else | the attribute as it was read: int, float, bool, str, tuple, numpy array |
 
+An input that may be absent has a default or, where required ones follow it, just `| None` in its annotation.
 Several inputs at the end are taken with `*inputs: Array`. A rule returns one value, or a tuple with one value an
 output; trailing outputs that the node does not name are dropped. A list is one value: a sequence.
 """
@@ -35,6 +43,7 @@ output; trailing outputs that the node does not name are dropped. A list is one 
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -44,6 +53,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import jax
 import numpy as np
+
+from onnxtrain import schema as schemas
+from onnxtrain.schema import Attribute, Parameter, Schema
 
 
 class Kind(Enum):
@@ -105,6 +117,9 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 NO_DEFAULT = inspect.Parameter.empty
 
+# What a call gets beside the node's inputs and attributes.
+INJECTED = frozenset({Kind.KEY, Kind.OUTPUT_COUNT, Kind.STAND_IN})
+
 
 @dataclass(frozen=True)
 class RuleParameter:
@@ -126,6 +141,7 @@ class Rule:
       folds: on static inputs it computes in numpy and its result is static.
       host: it cannot be traced, and runs on the host with every input static.
       ignores: attributes of the schema that change no result, such as `consumed_inputs`.
+      states_schema: ONNX does not define the operator, so that the signature is all that is known of it.
     """
 
     domain: str
@@ -136,11 +152,33 @@ class Rule:
     folds: bool = False
     host: bool = False
     ignores: frozenset[str] = frozenset()
+    states_schema: bool = False
 
     @property
     def draws(self) -> bool:
         """Whether the rule takes a PRNG key."""
         return any(parameter.kind is Kind.KEY for parameter in self.parameters)
+
+    @property
+    def schema(self) -> Schema:
+        """What the signature says of the operator. Defaults are left to the parameters, which have them already."""
+        inputs = [parameter for parameter in self.parameters if parameter.positional]
+        attributes = (p for p in self.parameters if not p.positional and p.kind not in INJECTED)
+        required = [parameter for parameter in inputs if parameter.default is NO_DEFAULT and not parameter.variadic]
+        variadic = any(parameter.variadic for parameter in inputs)
+        return Schema(
+            domain=self.domain,
+            name=self.op_type,
+            since_version=self.since,
+            deprecated=False,
+            attributes={p.name: Attribute(p.name, "", p.default is NO_DEFAULT, None) for p in attributes},
+            inputs=tuple(Parameter(p.name, p.default is not NO_DEFAULT, p.variadic) for p in inputs),
+            outputs=(),
+            min_inputs=len(required),
+            max_inputs=sys.maxsize if variadic else len(inputs),
+            deterministic=not self.draws,
+            has_body=False,
+        )
 
     def kind_at(self, position: int) -> Kind:
         """How a positional argument arrives; a variadic parameter takes all from its own position on."""
@@ -162,12 +200,13 @@ def op(
     folds: bool = False,
     host: bool = False,
     ignores: frozenset[str] | set[str] = frozenset(),
+    states_schema: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Registers the decorated function as the rule of an operator from version `since` on."""
 
     def register(function: _Function) -> _Function:
         parameters = _parameters(function)
-        add(Rule(domain, op_type, since, function, parameters, folds, host, MEANINGLESS | ignores))
+        add(Rule(domain, op_type, since, function, parameters, folds, host, MEANINGLESS | ignores, states_schema))
         return function
 
     return register
@@ -206,6 +245,15 @@ def find(domain: str, op_type: str, version: int) -> Rule | None:
     return None if since is None else rules[since]
 
 
+def resolve(domain: str, op_type: str, opset: int) -> tuple[Schema | None, Rule | None]:
+    """The schema that an operator means under an imported opset, and the rule that runs it, as far as there are any."""
+    schema = schemas.find(domain, op_type, opset)
+    rule = find(domain, op_type, schema.since_version if schema else opset)
+    if schema is None and rule is not None:
+        return (rule.schema, rule) if rule.states_schema else (None, None)
+    return schema, rule
+
+
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, sorted by domain, operator and version."""
     return tuple(rules[since] for _, rules in sorted(_RULES.items()) for since in sorted(rules))
@@ -219,13 +267,15 @@ def _parameters(function: Callable[..., Any]) -> tuple[RuleParameter, ...]:
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any) -> RuleParameter:
+    positional = parameter.kind != inspect.Parameter.KEYWORD_ONLY
+    absent = positional and parameter.default is NO_DEFAULT and types.NoneType in typing.get_args(hint)
     return RuleParameter(
         name=parameter.name,
         kind=_kind(hint),
-        positional=parameter.kind != inspect.Parameter.KEYWORD_ONLY,
+        positional=positional,
         variadic=parameter.kind == inspect.Parameter.VAR_POSITIONAL,
         boolean=hint is bool,
-        default=parameter.default,
+        default=None if absent else parameter.default,
     )
 
 

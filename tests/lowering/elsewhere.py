@@ -23,6 +23,7 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     static_inputs: tuple[int, ...] = ()
+    domain: str = ""
 
     @property
     def name(self) -> str:
@@ -43,6 +44,7 @@ def assert_equal_to_onnxruntime(case: Case, rtol: float = 1e-4, atol: float = 1e
         case.op_type,
         values,
         opset=case.opset,
+        domain=case.domain,
         outputs=case.outputs,
         static_inputs=case.static_inputs,
         attributes=case.attributes,
@@ -59,7 +61,7 @@ def run_in_onnxruntime(case: Case, values: Sequence[Any]) -> list[np.ndarray]:
     fed = {name: np.asarray(value) for name, value in zip(names, values, strict=True) if name}
     results = [f"output{i}" for i in range(case.outputs)]
     graph = helper.make_graph(
-        [helper.make_node(case.op_type, names, results, **case.attributes)],
+        [helper.make_node(case.op_type, names, results, domain=case.domain, **case.attributes)],
         "one",
         [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
@@ -67,7 +69,9 @@ def run_in_onnxruntime(case: Case, values: Sequence[Any]) -> list[np.ndarray]:
         ],
         [helper.make_empty_tensor_value_info(name) for name in results],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=8)
+    opsets = {"": 17, case.domain: case.opset}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

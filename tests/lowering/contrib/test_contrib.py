@@ -1,0 +1,91 @@
+"""Operators that ONNX does not define, against onnxruntime, whose they are: outputs, signatures and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+from onnxtrain.errors import UnsupportedError
+from onnxtrain.lowering import registry
+from onnxtrain.lowering.registry import Kind, Rule
+from tests.lowering.contrib.cases import FLOAT_CASES
+from tests.lowering.elsewhere import Case, assert_equal_to_onnxruntime
+from tests.lowering.one_node import run_node
+
+STEP = 1e-6
+MICROSOFT = [rule for rule in registry.all_rules() if rule.domain == "com.microsoft"]
+SCHEMAS = {schema.name: schema for schema in get_all_operator_schema() if schema.domain == "com.microsoft"}
+
+
+@pytest.mark.parametrize("case", FLOAT_CASES, ids=lambda case: case.name)
+def test_outputs_are_those_of_onnxruntime(case: Case) -> None:
+    assert_equal_to_onnxruntime(case)
+
+
+@pytest.mark.parametrize("case", FLOAT_CASES, ids=lambda case: case.name)
+def test_gradients_equal_finite_differences(case: Case, x64: None) -> None:
+    values = case.values()
+    point = {i: value.astype(np.float64) for i, value in enumerate(values) if getattr(value, "dtype", None) == "f4"}
+
+    @jax.jit
+    def loss(point: dict[int, Any]) -> Any:
+        inputs = [point.get(i, value) for i, value in enumerate(values)]
+        (y, *_) = run_node(
+            case.op_type,
+            inputs,
+            opset=case.opset,
+            domain=case.domain,
+            static_inputs=case.static_inputs,
+            attributes=case.attributes,
+        )
+        return jnp.vdot(y, np.cos(np.arange(y.size, dtype=y.dtype)).reshape(y.shape))
+
+    random = np.random.default_rng(0)
+    direction = {i: random.standard_normal(value.shape) for i, value in point.items()}
+    ahead, behind = (loss({i: point[i] + step * direction[i] for i in point}) for step in (STEP, -STEP))
+    along = sum(jnp.vdot(gradient, direction[i]) for i, gradient in jax.grad(loss)(point).items())
+    np.testing.assert_allclose(along, (ahead - behind) / (2 * STEP), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", MICROSOFT, ids=lambda rule: rule.op_type)
+def test_inputs_and_attributes_with_their_defaults_are_those_of_onnxruntime(rule: Rule) -> None:
+    declared = SCHEMAS[rule.op_type]
+    for position, formal in enumerate(declared.inputs[: len(rule.schema.inputs)]):
+        own = rule.schema.inputs[position]
+        assert (own.optional, own.variadic) == ("Optional" in str(formal.option), "Variadic" in str(formal.option))
+    for parameter in (p for p in rule.parameters if not p.positional and p.kind not in registry.INJECTED):
+        attribute = declared.attributes[parameter.name]
+        assert attribute.required == (parameter.default is registry.NO_DEFAULT)
+        proto = onnx.AttributeProto.FromString(attribute._default_value)
+        if proto.type:
+            value = onnx.helper.get_attribute_value(proto)
+            stated = value.decode() if isinstance(value, bytes) else value
+            assert parameter.default == pytest.approx(stated) if not isinstance(stated, str) else stated
+    assert rule.ignores - registry.MEANINGLESS <= set(declared.attributes)
+
+
+def test_every_rule_is_compared_with_onnxruntime() -> None:
+    assert {rule.op_type for rule in MICROSOFT} - {case.op_type for case in FLOAT_CASES} == set()
+
+
+def test_an_attribute_that_the_rule_does_not_know_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="'beta' of this operator"):
+        run_node("QuickGelu", [np.ones(2, np.float32)], opset=1, domain="com.microsoft", beta=1.0)
+
+
+def test_the_annotation_of_a_rule_says_which_inputs_may_be_absent() -> None:
+    rule = registry.find("com.microsoft", "EmbedLayerNormalization", 1)
+    assert rule is not None
+    assert [p.name for p in rule.parameters if p.positional and p.default is None] == [
+        "segment_ids",
+        "segment_embedding",
+        "mask",
+        "position_ids",
+    ]
+    assert rule.kind_at(1) is Kind.ARRAY
