@@ -66,4 +66,61 @@ PRODUCTS = [
     microsoft("Trilu", (2, 3, 4), np.array(1), upper=0, static_inputs=(1,)),
 ]
 
-FLOAT_CASES = [*ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS]
+MASKS = (
+    np.array([5, 3], np.int32),
+    below(2, 2, 5) | np.eye(5, dtype=np.int32)[0],
+    below(2, 2, 5, 5) | np.eye(5, dtype=np.int32),
+)
+PAST = (2, 2, 4, 3, 2)
+PACKED = ((2, 5, 8), (8, 24), (24,))
+QUERY, KEY, VALUE = (2, 3, 8), (2, 5, 8), (2, 5, 12)
+CACHES = ((2, 4, 4, 2), (2, 4, 4, 2))
+
+ATTENTIONS = [
+    microsoft("Attention", *PACKED, num_heads=4),
+    *(microsoft("Attention", *PACKED, mask, num_heads=4) for mask in MASKS),
+    microsoft("Attention", *PACKED, np.array([5, 4, 1, 0], np.int32), num_heads=4),
+    microsoft("Attention", *PACKED, MASKS[0], num_heads=4, unidirectional=1, mask_filter_value=-5.0, scale=0.3),
+    microsoft("Attention", *PACKED, None, PAST, num_heads=4, unidirectional=1, outputs=2),
+    microsoft("Attention", *PACKED, None, None, (2, 4, 5, 5), num_heads=4),
+    microsoft("Attention", (2, 5, 8), (8, 28), (28,), num_heads=4, qkv_hidden_sizes=[8, 8, 12]),
+    microsoft("MultiHeadAttention", QUERY, KEY, VALUE, num_heads=4),
+    microsoft("MultiHeadAttention", QUERY, KEY, VALUE, (28,), MASKS[1], num_heads=4, scale=0.3),
+    microsoft("MultiHeadAttention", QUERY, KEY, VALUE, None, MASKS[0], (1, 4, 3, 5), num_heads=4),
+    microsoft("MultiHeadAttention", QUERY, (2, 4, 5, 2), (2, 4, 5, 2), (24,), num_heads=4),
+    microsoft("MultiHeadAttention", KEY, KEY, KEY, None, None, None, *CACHES, num_heads=4, unidirectional=1, outputs=3),
+]
+
+# onnxruntime takes no heads of fewer than 16 elements here
+ANGLES = ((9, 8), (9, 8))
+START = ((2, 5, 64), (2, 5, 32), (2, 5, 32), None, None, np.array([4, 4], np.int32), np.array([5], np.int32))
+CACHED = ((2, 2, 6, 16), (2, 2, 6, 16), np.array([6, 3], np.int32), np.array([7], np.int32))
+ONE_MORE = ((2, 1, 64), (2, 1, 32), (2, 1, 32), *CACHED)
+FEW = {"num_heads": 4, "kv_num_heads": 2}
+
+
+def grouped(*inputs: Any, outputs: int = 3, **attributes: Any) -> Case:
+    """A GroupQueryAttention, whose total length is known."""
+    return microsoft("GroupQueryAttention", *inputs, outputs=outputs, static_inputs=(6,), **FEW, **attributes)
+
+
+GROUPED_ATTENTIONS = [
+    grouped(*START),
+    grouped((2, 5, 128), None, None, *START[3:]),
+    grouped(*START, *ANGLES, do_rotary=1),
+    grouped(*START, *ANGLES, do_rotary=1, rotary_interleaved=1, softcap=0.5, scale=0.7),
+    grouped(*START, local_window_size=2),
+    grouped(*START, causal=0),
+    grouped(*START, smooth_softmax=1),
+    grouped(*START, None, None, None, None, (4,)),
+    grouped(*START, None, None, None, (1, 1, 5, 5)),
+    grouped(*ONE_MORE),
+    grouped(*ONE_MORE, *ANGLES, do_rotary=1, local_window_size=3),
+    microsoft("RotaryEmbedding", (2, 5, 64), np.array([2]), *ANGLES),
+    microsoft("RotaryEmbedding", (2, 4, 5, 16), below(9, 2, 5, dtype=np.int64), *ANGLES, interleaved=1),
+    microsoft(
+        "RotaryEmbedding", (2, 5, 80), below(9, 2, 5, dtype=np.int64), *ANGLES, num_heads=4, rotary_embedding_dim=16
+    ),
+]
+
+FLOAT_CASES = [*ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS, *ATTENTIONS, *GROUPED_ATTENTIONS]

@@ -89,3 +89,20 @@ def test_the_annotation_of_a_rule_says_which_inputs_may_be_absent() -> None:
         "position_ids",
     ]
     assert rule.kind_at(1) is Kind.ARRAY
+
+
+def attention(*inputs: Any, **attributes: Any) -> Any:
+    return run_node("MultiHeadAttention", inputs, opset=1, domain="com.microsoft", num_heads=4, **attributes)[0]
+
+
+def test_packed_heads_are_those_that_stand_apart() -> None:
+    """onnxruntime packs heads on a GPU only, so there is no other side to compare with on a CPU."""
+    q, k, v = np.random.default_rng(0).standard_normal((3, 2, 5, 4, 6)).astype(np.float32)
+    apart = attention(*(x.reshape(2, 5, 24) for x in (q, k, v)))
+    np.testing.assert_allclose(attention(np.stack([q, k, v], 3)), apart, rtol=1e-5)
+    np.testing.assert_allclose(attention(q.reshape(2, 5, 24), np.stack([k, v], 3)), apart, rtol=1e-5)
+
+
+def test_what_attention_cannot_do_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="must be absent"):
+        attention(np.ones((1, 2, 4, 3, 2), np.float32), *[None] * 8, np.ones((1, 1, 2), np.int32))
