@@ -42,21 +42,11 @@ def _max_of_windows(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool) -> 
     if windows.few(axes) or any(axis.dilation > 1 for axis in axes):
         (y,) = windows.fold(lambda a, b: (_first_maximum(*a, *b),), (x,), (lowest,), axes, ceil_mode)
         return y
-    return lax.reduce_window(x, lowest, lax.max, *_window_arguments(axes, ceil_mode))
+    return lax.reduce_window(x, lowest, lax.max, *windows.reduction_arguments(axes, ceil_mode))
 
 
 def _lowest(dtype: np.dtype) -> Any:
     return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
-
-
-def _window_arguments(axes: Sequence[windows.Axis], ceil_mode: bool) -> tuple[Any, ...]:
-    """Window, strides and padding of `lax.reduce_window`, with batch and channels in front."""
-    padding = [(before, max(after, 0)) for before, after in (windows.padding(axis, ceil_mode) for axis in axes)]
-    return (
-        (1, 1, *(axis.kernel for axis in axes)),
-        (1, 1, *(axis.stride for axis in axes)),
-        [(0, 0), (0, 0), *padding],
-    )
 
 
 @jax.custom_jvp
@@ -100,28 +90,7 @@ def average_pool(
 ) -> Array:
     """Elements beyond the padding, where a window overhangs in ceil mode, never count."""
     axes = windows.place(x.shape[2:], kernel_shape, strides, pads, dilations, auto_pad)
-    wide = widened(x)
-    total = _sum_of_windows(wide, axes, ceil_mode)
-    return (total / _counts(axes, ceil_mode, count_include_pad).astype(wide.dtype)).astype(x.dtype)
-
-
-def _sum_of_windows(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool) -> Array:
-    if windows.few(axes):
-        (total,) = windows.fold(lambda a, b: (a[0] + b[0],), (x,), (0,), axes, ceil_mode)
-        return total
-    dilations = (1, 1, *(axis.dilation for axis in axes))
-    return lax.reduce_window(x, 0.0, lax.add, *_window_arguments(axes, ceil_mode), window_dilation=dilations)
-
-
-def _counts(axes: Sequence[windows.Axis], ceil_mode: bool, count_include_pad: bool) -> np.ndarray:
-    """How many elements each window averages."""
-    counts = np.ones((), np.int64)
-    for axis in axes:
-        before, after = (axis.before, axis.after) if count_include_pad else (0, 0)
-        positions = axis.positions(ceil_mode)
-        inside = (positions >= -before) & (positions < axis.size + after)
-        counts = np.multiply.outer(counts, inside.sum(axis=1))
-    return counts
+    return windows.average(x, axes, ceil_mode, count_include_pad)
 
 
 @op("LpPool")
@@ -137,7 +106,7 @@ def lp_pool(
     strides: Ints | None = None,
 ) -> Array:
     axes = windows.place(x.shape[2:], kernel_shape, strides, pads, dilations, auto_pad)
-    total = _sum_of_windows(_powers(widened(x), p), axes, ceil_mode)
+    total = windows.total(_powers(widened(x), p), axes, ceil_mode)
     return _root(total, p).astype(x.dtype)
 
 

@@ -144,6 +144,43 @@ def _every(value: Any, at: int, start: int, count: int, stride: int) -> Any:
     return lax.slice_in_dim(value, start, start + (count - 1) * stride + 1, stride, at)
 
 
+def reduction_arguments(axes: Sequence[Axis], ceil_mode: bool) -> tuple[Any, ...]:
+    """Window, strides and padding of `lax.reduce_window`, with batch and channels in front."""
+    around = [(before, max(after, 0)) for before, after in (padding(axis, ceil_mode) for axis in axes)]
+    return (
+        (1, 1, *(axis.kernel for axis in axes)),
+        (1, 1, *(axis.stride for axis in axes)),
+        [(0, 0), (0, 0), *around],
+    )
+
+
+def average(x: Any, axes: Sequence[Axis], ceil_mode: bool, count_include_pad: bool) -> Any:
+    """The average of each window of x [N, C, ...]; what lies beyond the padding never counts."""
+    wide = widened(x)
+    counts = _counts(axes, ceil_mode, count_include_pad).astype(wide.dtype)
+    return (total(wide, axes, ceil_mode) / counts).astype(x.dtype)
+
+
+def total(x: Any, axes: Sequence[Axis], ceil_mode: bool) -> Any:
+    """The sum of each window of x [N, C, ...]."""
+    if few(axes):
+        (added,) = fold(lambda a, b: (a[0] + b[0],), (x,), (0,), axes, ceil_mode)
+        return added
+    dilations = (1, 1, *(axis.dilation for axis in axes))
+    return lax.reduce_window(x, 0.0, lax.add, *reduction_arguments(axes, ceil_mode), window_dilation=dilations)
+
+
+def _counts(axes: Sequence[Axis], ceil_mode: bool, count_include_pad: bool) -> np.ndarray:
+    """How many elements each window averages."""
+    counts = np.ones((), np.int64)
+    for axis in axes:
+        before, after = (axis.before, axis.after) if count_include_pad else (0, 0)
+        positions = axis.positions(ceil_mode)
+        inside = (positions >= -before) & (positions < axis.size + after)
+        counts = np.multiply.outer(counts, inside.sum(axis=1))
+    return counts
+
+
 def convolve(x: Any, w: Any, axes: Sequence[Axis], group: int) -> Any:
     """Convolution of x [N, C, ...] with w [M, C / group, ...], laid out as the axes say."""
 

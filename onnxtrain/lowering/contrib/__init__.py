@@ -3,6 +3,14 @@
 Nodes of `com.microsoft` are what onnxruntime's and Optimum's optimizers leave in a file.
 """
 
-from onnxtrain.lowering.contrib import activation, attention, normalization, product
+from onnxtrain.lowering.contrib import (
+    activation,
+    attention,
+    normalization,
+    product,
+    qonnx,
+    quantized,
+    quantized_product,
+)
 
-__all__ = ["activation", "attention", "normalization", "product"]
+__all__ = ["activation", "attention", "normalization", "product", "qonnx", "quantized", "quantized_product"]

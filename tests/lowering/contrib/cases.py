@@ -123,4 +123,59 @@ GROUPED_ATTENTIONS = [
     ),
 ]
 
-FLOAT_CASES = [*ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS, *ATTENTIONS, *GROUPED_ATTENTIONS]
+
+def bytes_of(*shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    """Any values of a type of one byte."""
+    limits = np.iinfo(dtype)
+    return RANDOM.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def scale(value: float, *shape: int) -> np.ndarray:
+    """Scales of about this size."""
+    return (value * (1 + RANDOM.random(shape))).astype(np.float32)
+
+
+def quantized(*shape: int, dtype: Any = np.uint8, size: float = 0.02) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, their scale and their zero point."""
+    return bytes_of(*shape, dtype=dtype), scale(size), np.array(3, dtype)
+
+
+TO = (np.float32(0.04), np.uint8(100))
+TO_SIGNED = (np.float32(0.04), np.int8(-10))
+FINE = (np.float32(1 / 256), np.uint8(0))
+
+QUANTIZED = [
+    microsoft("QuantizeLinear", (3, 4), np.float32(0.02), np.uint8(128)),
+    microsoft("DequantizeLinear", bytes_of(3, 4), scale(0.02, 3), bytes_of(3), axis=0),
+    microsoft("QLinearAdd", *quantized(2, 3, 4), *quantized(4), *TO),
+    microsoft("QLinearAdd", *quantized(3, 4, dtype=np.int8), *quantized(3, 1, dtype=np.int8), *TO_SIGNED),
+    microsoft("QLinearMul", *quantized(2, 3, 4), *quantized(4), *TO),
+    microsoft("QLinearMul", *quantized(3, 1, dtype=np.int8), *quantized(4, dtype=np.int8), *TO_SIGNED),
+    microsoft("QLinearConcat", *TO, *quantized(2, 3), *quantized(2, 4), axis=1),
+    microsoft("QLinearLeakyRelu", *quantized(3, 4), *TO, alpha=0.3),
+    microsoft("QLinearLeakyRelu", *quantized(3, 4, dtype=np.int8), *TO_SIGNED),
+    microsoft("QLinearSigmoid", *quantized(3, 4), *FINE),
+    microsoft("QLinearSoftmax", *quantized(2, 3, 4), *FINE, opset=13, axis=1),
+    microsoft("QLinearSoftmax", *quantized(2, 3, 4), *FINE, opset=12, axis=1),
+    microsoft("QLinearGlobalAveragePool", *quantized(1, 2, 4, 5), *TO),
+    microsoft("QLinearGlobalAveragePool", *quantized(1, 4, 5, 2), *TO, channels_last=1),
+    microsoft("QLinearAveragePool", *quantized(1, 2, 5, 5), *TO, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    microsoft("QLinearAveragePool", *quantized(1, 5, 5, 2), *TO, kernel_shape=[2, 2], strides=[2, 2], channels_last=1),
+    microsoft("DynamicQuantizeMatMul", (3, 4), bytes_of(4, 5), scale(0.02), np.uint8(120), (5,)),
+    microsoft("DynamicQuantizeMatMul", (3, 4), bytes_of(4, 5, dtype=np.int8), scale(0.02, 5)),
+]
+
+QUANTIZED_WEIGHTS = [
+    microsoft("MatMulIntegerToFloat", bytes_of(3, 4), bytes_of(4, 5), scale(0.02), scale(0.02, 5), np.uint8(9)),
+    microsoft(
+        "MatMulIntegerToFloat",
+        *(bytes_of(2, 3, 4), bytes_of(4, 5, dtype=np.int8), scale(0.02), scale(0.02), np.uint8(9), np.int8(2), (5,)),
+    ),
+    microsoft("MatMulNBits", (3, 40), bytes_of(5, 3, 8), (5, 3), None, K=40, N=5, block_size=16),
+    microsoft("MatMulNBits", (3, 40), bytes_of(5, 3, 8), (5, 3), bytes_of(5, 2), K=40, N=5, bits=4, block_size=16),
+    microsoft("MatMulNBits", (3, 32), bytes_of(5, 2, 4), (5, 2), bytes_of(5, 1), K=32, N=5, bits=2, block_size=16),
+    microsoft("MatMulNBits", (3, 32), bytes_of(5, 2, 16), (5, 2), None, None, (5,), K=32, N=5, bits=8, block_size=16),
+]
+
+FLOAT_CASES = [*QUANTIZED_WEIGHTS, *ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS, *ATTENTIONS, *GROUPED_ATTENTIONS]
+CASES = [*QUANTIZED, *FLOAT_CASES]

@@ -12,9 +12,12 @@ import pytest
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from onnxtrain.errors import UnsupportedError
+from onnxtrain.graph.model import Graph, Node
 from onnxtrain.lowering import registry
+from onnxtrain.lowering.context import Context
+from onnxtrain.lowering.interpreter import run_graph
 from onnxtrain.lowering.registry import Kind, Rule
-from tests.lowering.contrib.cases import FLOAT_CASES
+from tests.lowering.contrib.cases import CASES, FLOAT_CASES
 from tests.lowering.elsewhere import Case, assert_equal_to_onnxruntime
 from tests.lowering.one_node import run_node
 
@@ -23,7 +26,7 @@ MICROSOFT = [rule for rule in registry.all_rules() if rule.domain == "com.micros
 SCHEMAS = {schema.name: schema for schema in get_all_operator_schema() if schema.domain == "com.microsoft"}
 
 
-@pytest.mark.parametrize("case", FLOAT_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_outputs_are_those_of_onnxruntime(case: Case) -> None:
     assert_equal_to_onnxruntime(case)
 
@@ -34,6 +37,7 @@ def test_gradients_equal_finite_differences(case: Case, x64: None) -> None:
     point = {i: value.astype(np.float64) for i, value in enumerate(values) if getattr(value, "dtype", None) == "f4"}
 
     @jax.jit
+    @jax.value_and_grad
     def loss(point: dict[int, Any]) -> Any:
         inputs = [point.get(i, value) for i, value in enumerate(values)]
         (y, *_) = run_node(
@@ -48,8 +52,8 @@ def test_gradients_equal_finite_differences(case: Case, x64: None) -> None:
 
     random = np.random.default_rng(0)
     direction = {i: random.standard_normal(value.shape) for i, value in point.items()}
-    ahead, behind = (loss({i: point[i] + step * direction[i] for i in point}) for step in (STEP, -STEP))
-    along = sum(jnp.vdot(gradient, direction[i]) for i, gradient in jax.grad(loss)(point).items())
+    ahead, behind = (loss({i: point[i] + step * direction[i] for i in point})[0] for step in (STEP, -STEP))
+    along = sum(jnp.vdot(gradient, direction[i]) for i, gradient in loss(point)[1].items())
     np.testing.assert_allclose(along, (ahead - behind) / (2 * STEP), rtol=1e-4, atol=1e-6)
 
 
@@ -71,7 +75,7 @@ def test_inputs_and_attributes_with_their_defaults_are_those_of_onnxruntime(rule
 
 
 def test_every_rule_is_compared_with_onnxruntime() -> None:
-    assert {rule.op_type for rule in MICROSOFT} - {case.op_type for case in FLOAT_CASES} == set()
+    assert {rule.op_type for rule in MICROSOFT} - {case.op_type for case in CASES} == set()
 
 
 def test_an_attribute_that_the_rule_does_not_know_is_refused() -> None:
@@ -106,3 +110,44 @@ def test_packed_heads_are_those_that_stand_apart() -> None:
 def test_what_attention_cannot_do_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="must be absent"):
         attention(np.ones((1, 2, 4, 3, 2), np.float32), *[None] * 8, np.ones((1, 1, 2), np.int32))
+
+
+def test_gradient_passes_through_onnxruntimes_quantization_and_back() -> None:
+    there = Node("QuantizeLinear", "com.microsoft", "there", ("x", "scale", "zero_point"), ("q",), {})
+    back = Node("DequantizeLinear", "com.microsoft", "back", ("q", "scale", "zero_point"), ("y",), {})
+    graph = Graph("test", (), (), (there, back))
+    fixed = {"scale": jnp.float32(0.5), "zero_point": jnp.int8(0)}
+
+    def there_and_back(x: Any) -> Any:
+        return run_graph(graph, {"x": x, **fixed}, ["y"], Context({}, {"com.microsoft": 1}))["y"].sum()
+
+    gradient = jax.grad(there_and_back)(jnp.array([-99.0, 0.3, 7.7, 99.0]))
+    np.testing.assert_array_equal(gradient, [0, 1, 1, 0])
+
+
+def test_gradients_of_a_product_that_is_quantized_dynamically_are_those_of_floats() -> None:
+    random = np.random.default_rng(0)
+    a, scales, bias = (random.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (5,), (5,)))
+    b = random.integers(0, 256, (4, 5), np.uint8)
+
+    def quantized(a: Any, scales: Any, bias: Any) -> Any:
+        inputs = [a, b, scales, np.uint8(120), bias]
+        return run_node("DynamicQuantizeMatMul", inputs, opset=1, domain="com.microsoft")[0]
+
+    def floats(a: Any, scales: Any, bias: Any) -> Any:
+        return a @ ((b.astype(np.float32) - 120) * scales) + bias
+
+    expected, pullback = jax.vjp(floats, a, scales, bias)
+    found, found_pullback = jax.vjp(quantized, a, scales, bias)
+    np.testing.assert_allclose(found, expected, rtol=0.05, atol=5)
+    for one, other in zip(found_pullback(expected), pullback(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4)
+
+
+def test_an_absent_zero_point_is_zero() -> None:
+    """onnxruntime's kernels take none for 0, but its type inference refuses such a node."""
+    values, one, zero = np.array([3, 200], np.uint8), np.float32(1), np.uint8(0)
+    (y,) = run_node("QLinearAdd", [values, one, None, values, one, None, one], opset=1, domain="com.microsoft")
+    (same,) = run_node("QLinearAdd", [values, one, zero, values, one, zero, one, zero], opset=1, domain="com.microsoft")
+    np.testing.assert_array_equal(y, [6, 255])
+    np.testing.assert_array_equal(same, y)

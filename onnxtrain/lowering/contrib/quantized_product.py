@@ -1,0 +1,103 @@
+"""Matrix products of floats with quantized matrices. Gradients reach the floats as if nothing had been rounded."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from onnxtrain.errors import UnsupportedError
+from onnxtrain.lowering import levels
+from onnxtrain.lowering.contrib.domains import microsoft
+from onnxtrain.lowering.registry import Array, StraightThrough
+
+_INTEGER = np.dtype(np.int32)
+
+
+@microsoft("MatMulIntegerToFloat")
+def mat_mul_integer_to_float(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    """The scale and the zero point of B may be one for each column."""
+    y = _product(a, a_zero_point, b, b_zero_point).astype(a_scale.dtype) * (a_scale * b_scale)
+    return y if bias is None else y + bias
+
+
+def _product(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
+    left, right = (
+        jnp.asarray(x).astype(_INTEGER) if zero_point is None else levels.centred(x, zero_point, _INTEGER)
+        for x, zero_point in ((a, a_zero_point), (b, b_zero_point))
+    )
+    return jnp.matmul(left, right)
+
+
+@microsoft("DynamicQuantizeMatMul")
+def dynamic_quantize_mat_mul(
+    a: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    y = quantized_dynamically(a, b, b_scale, b_zero_point)
+    return y if bias is None else y + bias
+
+
+def quantized_dynamically(a: Array, b: Array, b_scale: Array, b_zero_point: Array | None) -> Array:
+    """The product of A, quantized by its own range, and a quantized B, with the gradient of the product of floats."""
+    quantized, scale, zero_point = levels.quantize_dynamically(lax.stop_gradient(a))
+    quantized = quantized.value if isinstance(quantized, StraightThrough) else quantized
+    y = _product(quantized, zero_point, b, b_zero_point).astype(a.dtype) * (scale * b_scale)
+    weights = levels.dequantize(b, b_scale, b_zero_point, axis=b.ndim - 1)
+    return levels.with_gradient_of(y, jnp.matmul(a, weights))
+
+
+@microsoft("MatMulNBits", ignores={"accuracy_level"})
+def mat_mul_n_bits(
+    a: Array,
+    b: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    g_idx: Array | None = None,
+    bias: Array | None = None,
+    *,
+    K: int,
+    N: int,
+    bits: int = 4,
+    block_size: int,
+    weight_prepacked: int = 0,
+) -> Array:
+    """Zero points that are floats are not packed; absent ones are the middle of the range.
+
+    Unsupported: weights in a layout of the machine's own (weight_prepacked).
+    """
+    if weight_prepacked:
+        raise UnsupportedError("Attribute weight_prepacked must be 0.")
+    blocks = -(-K // block_size)
+    columns = _unpacked(b.reshape(N, blocks, -1), bits, block_size).reshape(N, -1)[:, :K]
+    group = np.arange(K) // block_size if g_idx is None else g_idx
+    middle = jnp.full((N, blocks), 1 << (bits - 1), scales.dtype)
+    centres = middle if zero_points is None else _zero_points(zero_points, N, blocks, bits)
+    scales = scales.reshape(N, blocks)
+    weights = columns.astype(scales.dtype) - jnp.take(centres.astype(scales.dtype), group, 1, mode="clip")
+    y = jnp.matmul(a, (weights * jnp.take(scales, group, 1, mode="clip")).T)
+    return y if bias is None else y + bias
+
+
+def _zero_points(zero_points: Array, rows: int, blocks: int, bits: int) -> Array:
+    if zero_points.dtype != np.uint8:
+        return zero_points.reshape(rows, blocks)
+    return _unpacked(zero_points.reshape(rows, -1), bits, blocks)
+
+
+def _unpacked(packed: Array, bits: int, count: int) -> Array:
+    """Numbers of so many bits from the bytes of the last axis, the lowest bits first."""
+    digits = jnp.unpackbits(jnp.asarray(packed), axis=-1, bitorder="little")
+    digits = digits[..., : count * bits].reshape(*packed.shape[:-1], count, bits)
+    return jnp.sum(digits << np.arange(bits, dtype=np.uint8), -1, dtype=jnp.uint8)
