@@ -49,6 +49,7 @@ A_FAMILY_MAY_IMPORT = (
     "lowering.levels",
     "lowering.moments",
     "lowering.named_functions",
+    "lowering.recurrence",
     "lowering.sampling",
     "lowering.windows",
     "errors",

@@ -11,6 +11,16 @@ from onnxtrain.lowering.contrib import (
     qonnx,
     quantized,
     quantized_product,
+    recurrent,
 )
 
-__all__ = ["activation", "attention", "normalization", "product", "qonnx", "quantized", "quantized_product"]
+__all__ = [
+    "activation",
+    "attention",
+    "normalization",
+    "product",
+    "qonnx",
+    "quantized",
+    "quantized_product",
+    "recurrent",
+]

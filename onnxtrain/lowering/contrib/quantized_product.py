@@ -37,6 +37,33 @@ def _product(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array
     return jnp.matmul(left, right)
 
 
+@microsoft("QGemm")
+def q_gemm(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    c: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero_point: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: bool = False,
+    transB: bool = False,
+) -> Array:
+    """C is in the scale of the product of integers. Without a scale for Y the result is a float."""
+    b = b.T if transB else b
+    b_scale, b_zero_point = b_scale.reshape(-1), b_zero_point.reshape(-1)
+    y = _product(a.T if transA else a, a_zero_point.reshape(()), b, b_zero_point)
+    y = (y if c is None else y + c).astype(a_scale.dtype) * (alpha * a_scale.reshape(()) * b_scale)
+    if y_scale is None:
+        return y
+    zero_point = None if y_zero_point is None else y_zero_point.reshape(())
+    return levels.rounded(y / y_scale.reshape(()), zero_point, np.dtype(a.dtype))
+
+
 @microsoft("DynamicQuantizeMatMul")
 def dynamic_quantize_mat_mul(
     a: Array,

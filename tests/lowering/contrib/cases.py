@@ -145,6 +145,8 @@ TO_SIGNED = (np.float32(0.04), np.int8(-10))
 FINE = (np.float32(1 / 256), np.uint8(0))
 
 QUANTIZED = [
+    microsoft("QGemm", *quantized(3, 4), *quantized(5, 4, dtype=np.int8), below(99, 5), *TO, transB=1, alpha=0.5),
+    microsoft("QGemm", *quantized(4, 3), bytes_of(4, 5), scale(0.02, 5), bytes_of(5), transA=1),
     microsoft("QuantizeLinear", (3, 4), np.float32(0.02), np.uint8(128)),
     microsoft("DequantizeLinear", bytes_of(3, 4), scale(0.02, 3), bytes_of(3), axis=0),
     microsoft("QLinearAdd", *quantized(2, 3, 4), *quantized(4), *TO),
@@ -165,6 +167,22 @@ QUANTIZED = [
     microsoft("DynamicQuantizeMatMul", (3, 4), bytes_of(4, 5, dtype=np.int8), scale(0.02, 5)),
 ]
 
+LSTM = (bytes_of(1, 3, 16), bytes_of(1, 4, 16))
+BOTH_WAYS = (bytes_of(2, 3, 16, dtype=np.int8), bytes_of(2, 4, 16, dtype=np.int8), (2, 32))
+SMALL = (scale(0.002, 1), np.array([120], np.uint8), scale(0.002, 1), np.array([130], np.uint8))
+SMALL_BY_COLUMN = (scale(0.004, 2, 16), np.zeros((2, 16), np.int8), scale(0.004, 2, 16), np.zeros((2, 16), np.int8))
+
+QUANTIZED_LSTMS = [
+    microsoft("DynamicQuantizeLSTM", (5, 2, 3), *LSTM, *[None] * 5, *SMALL, hidden_size=4, outputs=3),
+    microsoft(
+        "DynamicQuantizeLSTM",
+        *((5, 2, 3), *BOTH_WAYS, None, (2, 2, 4), (2, 2, 4), (2, 12), *SMALL_BY_COLUMN),
+        hidden_size=4,
+        direction="bidirectional",
+        outputs=3,
+    ),
+]
+
 QUANTIZED_WEIGHTS = [
     microsoft("MatMulIntegerToFloat", bytes_of(3, 4), bytes_of(4, 5), scale(0.02), scale(0.02, 5), np.uint8(9)),
     microsoft(
@@ -178,4 +196,4 @@ QUANTIZED_WEIGHTS = [
 ]
 
 FLOAT_CASES = [*QUANTIZED_WEIGHTS, *ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS, *ATTENTIONS, *GROUPED_ATTENTIONS]
-CASES = [*QUANTIZED, *FLOAT_CASES]
+CASES = [*QUANTIZED, *QUANTIZED_LSTMS, *FLOAT_CASES]

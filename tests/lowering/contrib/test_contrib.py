@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
+import onnxtrain as ot
 from onnxtrain.errors import UnsupportedError
 from onnxtrain.graph.model import Graph, Node
 from onnxtrain.lowering import registry
@@ -151,3 +153,50 @@ def test_an_absent_zero_point_is_zero() -> None:
     (same,) = run_node("QLinearAdd", [values, one, zero, values, one, zero, one, zero], opset=1, domain="com.microsoft")
     np.testing.assert_array_equal(y, [6, 255])
     np.testing.assert_array_equal(same, y)
+
+
+def test_gradients_of_an_lstm_with_quantized_weights_are_those_of_lstm() -> None:
+    random = np.random.default_rng(0)
+    x, bias = (random.standard_normal(shape).astype(np.float32) for shape in ((5, 2, 3), (1, 32)))
+    w, r = (random.integers(0, 256, (1, size, 16), np.uint8) for size in (3, 4))
+    scale, zero_point = np.array([0.004], np.float32), np.array([128], np.uint8)
+    dense = [((weights.astype(np.float32) - 128) * scale).swapaxes(1, 2) for weights in (w, r)]
+
+    def quantized(x: Any, bias: Any) -> Any:
+        inputs = [x, w, r, bias, *[None] * 4, scale, zero_point, scale, zero_point]
+        return run_node("DynamicQuantizeLSTM", inputs, opset=1, domain="com.microsoft", hidden_size=4)[0]
+
+    def floats(x: Any, bias: Any) -> Any:
+        return run_node("LSTM", [x, *dense, bias], opset=17, hidden_size=4)[0]
+
+    expected, pullback = jax.vjp(floats, x, bias)
+    found, found_pullback = jax.vjp(quantized, x, bias)
+    np.testing.assert_allclose(found, expected, atol=0.01)
+    for one, other in zip(found_pullback(expected), pullback(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=0.02)
+
+
+def test_a_model_that_an_optimizer_has_fused_is_trained() -> None:
+    """B10 of the cases: SimplifiedLayerNormalization in ONNX's own domain, beside nodes of com.microsoft."""
+    nodes = [
+        helper.make_node("FusedMatMul", ["x", "W"], ["h"], domain="com.microsoft", alpha=0.5),
+        helper.make_node("SimplifiedLayerNormalization", ["h", "scale"], ["y"]),
+    ]
+    random = np.random.default_rng(0)
+    weights = {"W": random.standard_normal((3, 4)), "scale": np.ones(4)}
+    graph = helper.make_graph(
+        nodes,
+        "fused",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 3])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    trainable = ot.make_trainable(model, loss="mean_squared_error", optimizer="sgd", learning_rate=0.5)
+    assert ot.validate(trainable) == []
+    session = ot.TrainingSession(trainable)
+    x, target = random.standard_normal((8, 3)).astype(np.float32), random.random((8, 4)).astype(np.float32)
+    losses = [float(session.step({"x": x, "labels": target})["loss"]) for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
