@@ -72,7 +72,7 @@ def test_inputs_and_attributes_with_their_defaults_are_those_of_onnxruntime(rule
         if proto.type:
             value = onnx.helper.get_attribute_value(proto)
             stated = value.decode() if isinstance(value, bytes) else value
-            assert parameter.default == pytest.approx(stated) if not isinstance(stated, str) else stated
+            assert parameter.default == (stated if isinstance(stated, str) else pytest.approx(stated))
     assert rule.ignores - registry.MEANINGLESS <= set(declared.attributes)
 
 
