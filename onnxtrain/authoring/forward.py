@@ -25,7 +25,7 @@ from onnxtrain.authoring.protos import (
     stored_tensors,
     subgraphs,
 )
-from onnxtrain.authoring.updates import Update
+from onnxtrain.authoring.state import Update
 from onnxtrain.authoring.value_types import Types, without_large_tensors
 from onnxtrain.errors import UnsupportedError
 

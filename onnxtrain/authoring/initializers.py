@@ -13,8 +13,8 @@ from onnx import TensorProto
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.protos import attribute_value, is_standard
 from onnxtrain.authoring.roles import Role
+from onnxtrain.authoring.state import Update
 from onnxtrain.authoring.survey import Use
-from onnxtrain.authoring.updates import Update
 from onnxtrain.authoring.weights import Weight
 from onnxtrain.errors import UnsupportedError
 

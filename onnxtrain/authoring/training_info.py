@@ -16,7 +16,8 @@ from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer
 from onnxtrain.authoring.prediction import Source
 from onnxtrain.authoring.protos import default_opset, needed_nodes
-from onnxtrain.authoring.updates import Update, write_updates
+from onnxtrain.authoring.state import Update
+from onnxtrain.authoring.updates import write_updates
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.authoring.weights import Weight, listed
 
