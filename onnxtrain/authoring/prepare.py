@@ -55,11 +55,13 @@ def make_trainable(
       optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adam"`, or an optimizer of `onnxtrain.authoring.optimizers`
         with coefficients of its own.
       learning_rate: what the state variable `learning_rate` starts with.
-      trainable: glob patterns over the names of weights; only these are trained. A full name may also be that of a
-        float tensor that is no weight by its place, such as a scalar. By default all weights that influence the
-        output are trained: every float tensor that a layer uses as one, no constants of plain arithmetic.
-      frozen: glob patterns; weights that match are not trained. A BatchNormalization whose scale and bias are both
-        not trained keeps its running statistics and goes on using them.
+      trainable: patterns; only the weights that match are trained. `"encoder.*"` is a glob over the names of weights,
+        `"node:conv*"` means the weights of nodes by name, `"last:3"` and `"first:3"` those of so many layers from
+        either end. A full name may also be that of a float tensor that is no weight by its place, such as a scalar.
+        By default all weights that influence the output are trained: every float tensor that a layer uses as one, no
+        constants of plain arithmetic.
+      frozen: patterns, likewise; weights that match are not trained. A BatchNormalization whose scale and bias are
+        both not trained keeps its running statistics and goes on using them.
       output: the output that the loss looks at; needed when there are several float outputs.
       class_axis: the axis of the class scores; by default axis 1 of images (rank 4 and more), else the last.
       initialize: what the initialization graph does with the weights: `"keep"` leaves them at their stored values;

@@ -63,6 +63,11 @@ def _dimension(dim: onnx.TensorShapeProto.Dimension) -> Dimension:
     return dim.dim_param or None
 
 
+def label(node: onnx.NodeProto) -> str:
+    """What a user calls a node: its name, or where it has none the value that it writes first."""
+    return node.name or output_at(node, 0)
+
+
 def describe(node: onnx.NodeProto) -> str:
     """Words for a node in messages: its name is optional, so its first output helps out."""
     return f"{node.op_type} {node.name!r}" if node.name else f"{node.op_type} (unnamed, writes {output_at(node, 0)!r})"

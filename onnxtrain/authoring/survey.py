@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value, input_at, is_standard, subgraphs
+from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value, input_at, is_standard, label, subgraphs
 from onnxtrain.authoring.roles import (
     ARITHMETIC,
     CARRIES_CONSTANTS,
@@ -34,12 +34,21 @@ _LINEAR = ("MatMul", "Gemm", "Conv", "ConvTranspose")
 
 @dataclass(frozen=True)
 class Use:
-    """The first place at which a tensor is used as a weight; `dims` is its shape there."""
+    """The first place at which a tensor is used as a weight.
+
+    Attributes:
+      role: what the tensor does there.
+      node: the node that uses it.
+      index: the input of the node that holds it.
+      dims: its shape there.
+      places: the labels of all nodes that use it, and of those that they stand in: If, Loop, calls of functions.
+    """
 
     role: Role
     node: onnx.NodeProto
     index: int
     dims: tuple[int, ...]
+    places: frozenset[str]
 
 
 @dataclass
@@ -50,6 +59,7 @@ class _Scope:
     constants: set[str]  # values that depend on nothing but stored tensors
     learned: set[str] = field(default_factory=set)  # values that depend on a weight
     producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
+    enclosing: frozenset[str] = frozenset()  # labels of the nodes that this graph is inside
     in_function: bool = False  # whose names are its own
 
     def inside(self, formal: Mapping[str, str] | None = None) -> _Scope:
@@ -101,15 +111,16 @@ class _Survey:
             for tensor in sorted(scope.origins.get(name, ())):
                 role = self._role(node, index, self.stored[tensor], scope)
                 if role is not None:
-                    self._record(tensor, Use(role, node, index, self._dims(name, tensor, scope)))
+                    places = scope.enclosing | {label(node)}
+                    self._record(tensor, Use(role, node, index, self._dims(name, tensor, scope), places))
                     learned = True
         if self._enter_bodies(node, scope) or learned:
             scope.learned.update(node.output)
 
     def _record(self, tensor: str, use: Use) -> None:
-        known = self.uses.setdefault(tensor, use)
-        if known.role is Role.EMBEDDING and use.role is Role.KERNEL:
-            self.uses[tensor] = replace(use, role=Role.EMBEDDING)
+        known = self.uses.get(tensor, use)
+        kept = replace(use, role=known.role) if (known.role, use.role) == (Role.EMBEDDING, Role.KERNEL) else known
+        self.uses[tensor] = replace(kept, places=known.places | use.places)
 
     def _dims(self, name: str, tensor: str, scope: _Scope) -> tuple[int, ...]:
         known = () if scope.in_function else self.types.dimensions(name) or ()
@@ -148,6 +159,7 @@ class _Survey:
         learned = False
         for body in subgraphs(node):
             inner = scope.inside()
+            inner.enclosing = scope.enclosing | {label(node)}
             for actual, formal in _unchanged_inputs(node, body):
                 inner.origins[formal] = scope.origins.get(actual, frozenset())
                 inner.constants.add(formal)
@@ -156,6 +168,7 @@ class _Survey:
         function = self.functions.get((node.domain, node.op_type, node.overload))
         if function is not None:
             inner = scope.inside(dict(zip(function.input, node.input, strict=False)))
+            inner.enclosing = scope.enclosing | {label(node)}
             self.walk(function.node, inner)
             learned = learned or any(name in inner.learned for name in function.output)
         return learned

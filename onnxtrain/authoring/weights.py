@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -12,6 +10,7 @@ from onnx import TensorProto
 
 from onnxtrain.authoring.protos import FLOAT_TYPES, input_at, is_standard, reads, stored_tensors
 from onnxtrain.authoring.roles import NOT_DIFFERENTIABLE, Role
+from onnxtrain.authoring.selection import listed, select
 from onnxtrain.authoring.survey import Use, find_uses
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.errors import ModelError
@@ -40,10 +39,9 @@ def choose_weights(
     trainable: Sequence[str] | None = None,
     frozen: Sequence[str] | None = None,
 ) -> tuple[Weight, ...]:
-    """The weights that influence `output`, in the order in which they are used, cut down by name patterns.
+    """The weights that influence `output`, in the order in which they are used, cut down by patterns (`selection.py`).
 
-    `trainable` and `frozen` hold glob patterns over the names of weights. A name without wildcards in `trainable`
-    may also name a float tensor that is no weight by its place, such as a scalar.
+    A full name in `trainable` may also be that of a float tensor that is no weight by its place, such as a scalar.
 
     Raises:
       ModelError: a pattern matches nothing, or nothing is left to train.
@@ -65,7 +63,7 @@ def choose_weights(
         if name in influential and name not in statistics and tensor.data_type in FLOAT_TYPES
     }
     chosen = weights if trainable is None else _select(trainable, weights, named)
-    dropped = _matches(frozen or (), weights, "frozen")
+    dropped = select(frozen or (), _uses(weights), "frozen")
     kept = tuple(weight for name, weight in chosen.items() if name not in dropped)
     if not kept:
         raise ModelError(
@@ -91,25 +89,12 @@ def _influential(graph: onnx.GraphProto, output: str) -> set[str]:
 
 def _select(patterns: Sequence[str], weights: Mapping[str, Weight], named: Mapping[str, Weight]) -> dict[str, Weight]:
     exact = {pattern: named[pattern] for pattern in patterns if pattern in named and pattern not in weights}
-    matched = _matches([pattern for pattern in patterns if pattern not in exact], weights, "trainable")
+    matched = select([pattern for pattern in patterns if pattern not in exact], _uses(weights), "trainable")
     return {**{name: weight for name, weight in weights.items() if name in matched}, **exact}
 
 
-def _matches(patterns: Sequence[str], weights: Mapping[str, Weight], argument: str) -> set[str]:
-    matched: set[str] = set()
-    for pattern in patterns:
-        # a name such as `layers[0].weight` is also a glob pattern, one that does not match itself
-        found = {name for name in weights if name == pattern or fnmatch.fnmatchcase(name, pattern)}
-        if not found:
-            raise _no_match(pattern, weights, argument)
-        matched |= found
-    return matched
-
-
-def _no_match(pattern: str, weights: Mapping[str, Weight], argument: str) -> ModelError:
-    close = difflib.get_close_matches(pattern, weights, n=3, cutoff=0.4)
-    hint = f"Did you mean {', '.join(map(repr, close))}?" if close else f"The weights are {listed(weights)}."
-    return ModelError(f"{argument}={pattern!r} matches no weight of the model. {hint}")
+def _uses(weights: Mapping[str, Weight]) -> dict[str, Use]:
+    return {name: weight.use for name, weight in weights.items() if weight.use is not None}
 
 
 def _nothing_to_train(stored: Mapping[str, TensorProto], output: str) -> ModelError:
@@ -119,10 +104,3 @@ def _nothing_to_train(stored: Mapping[str, TensorProto], output: str) -> ModelEr
         f"The model has nothing to train: output {output!r} must depend on a float weight, but {found}. "
         "Quantized weights and trees are not trained; name a float tensor in `trainable` to train it all the same."
     )
-
-
-def listed(names: Iterable[str], most: int = 8) -> str:
-    """Names in words, the first few of many."""
-    shown = list(names)
-    text = ", ".join(map(repr, shown[:most]))
-    return text + (f" and {len(shown) - most} more" if len(shown) > most else "")

@@ -36,8 +36,9 @@ def prepare(
         list[str] | None,
         typer.Option(
             "--trainable",
-            metavar="GLOB",
-            help="Train only the weights whose names match; may be repeated. \\[default: all weights]",
+            metavar="PATTERN",
+            help="Train only the weights that match: a glob over names, node:GLOB, last:N or first:N; may be "
+            "repeated. \\[default: all weights]",
             show_default=False,
         ),
     ] = None,
@@ -45,8 +46,8 @@ def prepare(
         list[str] | None,
         typer.Option(
             "--freeze",
-            metavar="GLOB",
-            help="Do not train the weights whose names match; may be repeated.",
+            metavar="PATTERN",
+            help="Do not train the weights that match, likewise; may be repeated.",
             show_default=False,
         ),
     ] = None,
