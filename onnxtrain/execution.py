@@ -3,7 +3,8 @@
 A method is compiled once for each set of input shapes. A model may need values while tracing that are only known
 at run time: NonZero, a Reshape to a computed shape, text. Then the method is cut: one compiled part computes what the
 node reads, the node runs on the host, and what it gives goes into the next compiled part, whose shapes follow from
-it. The cuts that a method needs are found once, by tracing.
+it. The cuts that a method needs are found once, by tracing. A step over several algorithms that needs any is run as
+one method for each: what one of them reads may follow from what the one before assigned.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Execution:
 
     program: Program
     _plans: dict[Method, Plan] = field(default_factory=dict)
+    _in_turn: set[Method] = field(default_factory=set)
     _compiled: dict[Hashable, _Compiled] = field(default_factory=dict)
 
     def run(
@@ -80,7 +82,7 @@ class Execution:
 
         A step takes over the buffers of the state's variables.
         """
-        while True:
+        while method not in self._in_turn:
             plan = self._plans.get(method, Plan())
             known = dict(given or {})
             for cut in plan.cuts:
@@ -88,7 +90,29 @@ class Execution:
             try:
                 return self._call(method, plan.static_inputs, state, fed, known)
             except StaticValueError as error:
-                self._plans[method] = _extended(plan, method, fed, error)
+                if method.kind == "step" and method.algorithm is None:
+                    self._in_turn.add(method)
+                else:
+                    self._plans[method] = _extended(plan, fed, error)
+        return self._run_in_turn(method, state, fed)
+
+    def _run_in_turn(
+        self, method: Method, state: TrainingState, fed: Mapping[str, Any]
+    ) -> tuple[TrainingState, dict[str, Any]]:
+        """A step over all algorithms, one after the other: one iteration, in which each sees what those before assigned.
+
+        The state that it starts from is copied, so that it is still there when a later algorithm fails.
+        """
+        begun = state.step
+        state = replace(state, variables=jax.tree.map(jnp.copy, state.variables))
+        found: dict[str, Any] = {}
+        for index, wanted in enumerate(self.program.values_by_algorithm(method.wanted)):
+            state = replace(state, step=jnp.copy(begun))
+            accepted = self.program.step_inputs(index)
+            here = {name: value for name, value in fed.items() if name in accepted}
+            state, values = self.run(Method("step", index, wanted), state, here)
+            found.update(values)
+        return state, found
 
     def _cross(
         self, cut: Cut, algorithm: int | None, state: TrainingState, fed: Mapping[str, Any], known: Mapping[str, Any]
@@ -126,13 +150,12 @@ class Execution:
         return result
 
 
-def _extended(plan: Plan, method: Method, fed: Mapping[str, Any], error: StaticValueError) -> Plan:
+def _extended(plan: Plan, fed: Mapping[str, Any], error: StaticValueError) -> Plan:
     """The plan with what this failure calls for, or the error again where nothing helps."""
     if error.source in fed and error.source not in plan.static_inputs and stands_in_function(fed[error.source]):
         return replace(plan, static_inputs=plan.static_inputs | {error.source})
     cut = _cut(error)
-    several = method.kind == "step" and method.algorithm is None
-    if cut is None or several or cut in plan.cuts:
+    if cut is None or cut in plan.cuts:
         raise error
     return replace(plan, cuts=(*plan.cuts, cut))
 

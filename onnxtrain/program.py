@@ -218,6 +218,12 @@ class Program:
             names.update(dict.fromkeys(name for name in info.algorithm.output_names if name not in assigned))
         return tuple(names)
 
+    def values_by_algorithm(self, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Which of the values that a step over all algorithms gives come from each: from the last that computes them."""
+        indices = self._algorithms(None)
+        last = {name: index for index in indices for name in names if name in self._values_of(index)}
+        return tuple(tuple(name for name in names if last[name] == index) for index in indices)
+
     @cached_property
     def _algorithm_inputs(self) -> tuple[Mapping[str, combine.DataInput], ...]:
         return tuple(

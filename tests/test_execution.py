@@ -9,7 +9,7 @@ import pytest
 from onnx import helper, parser
 
 import onnxtrain as ot
-from onnxtrain.errors import StaticValueError
+from onnxtrain.errors import StateError, StaticValueError
 from tests.graph.training_models import edited, floats, linear_with_sgd, tensor, training_info, training_model
 
 HEADER = '<ir_version: 10, opset_import: ["": 18, "ai.onnx.preview.training": 1]>\n'
@@ -128,3 +128,60 @@ def test_a_gradient_flows_around_a_choice_that_depends_on_data() -> None:
     found = session.step({"x": x}, outputs=["loss", "dw"])
     np.testing.assert_allclose(found["dw"], x[x > 0].sum(), rtol=1e-5)
     np.testing.assert_allclose(session.variables["w"], 3 - x[x > 0].sum(), rtol=1e-5)
+
+
+def two_algorithms_with_noise(kept: str) -> onnx.ModelProto:
+    """`a` grows by noise; `b` becomes `a` with other noise and the sum of `kept`, what is left of `y = a x`."""
+    graph = parser.parse_graph("affine (float[N] x) => (float[N] y) { y = Mul(x, a) }")
+    graph.initializer.extend([tensor("a", 1.0), tensor("b", 0.0)])
+    first = parser.parse_graph(
+        """grow () => (float a_new, float seen) {
+            noise = RandomUniform <shape = [1]> ()
+            scalar = Squeeze(noise)
+            seen = Identity(a)
+            a_new = Add(a, scalar)
+        }"""
+    )
+    second = parser.parse_graph(
+        f"""gather () => (float b_new, float seen) {{
+            zero = Constant <value = float {{0.0}}> ()
+            positive = Greater(x, zero)
+            kept = {kept}
+            sum = ReduceSum <keepdims = 0> (kept)
+            noise = RandomUniform <shape = [1]> ()
+            scalar = Squeeze(noise)
+            seen = Identity(a)
+            noisy = Add(scalar, a)
+            b_new = Add(sum, noisy)
+        }}"""
+    )
+    return training_model(graph, training_info(first, {"a": "a_new"}), training_info(second, {"b": "b_new"}))
+
+
+def test_a_step_over_several_algorithms_may_have_cuts_and_is_the_same_step() -> None:
+    """One iteration, the same noise, values from the last algorithm that computes them."""
+    cut = ot.TrainingSession(two_algorithms_with_noise("Compress(y, positive)"), seed=3)
+    whole = ot.TrainingSession(two_algorithms_with_noise("Where(positive, y, zero)"), seed=3)
+    for seed in range(3):
+        x = np.random.default_rng(seed).normal(size=101).astype(np.float32)
+        found, expected = (session.step({"x": x}, outputs=["seen", "noise"]) for session in (cut, whole))
+        assert found == expected
+        for name in ("a", "b"):
+            np.testing.assert_allclose(cut.variables[name], whole.variables[name], rtol=1e-5)
+        assert found["seen"] == cut.variables["a"]
+    assert cut.step_count == whole.step_count == 3
+    assert len(cut._execution._in_turn) == 1
+    assert not whole._execution._in_turn
+
+
+def test_a_step_over_several_algorithms_that_fails_in_a_later_one_changes_nothing() -> None:
+    def make_the_second_fail(model: onnx.ModelProto) -> None:
+        """Its update has as many elements as x has positive ones."""
+        model.training_info[1].algorithm.node[-1].input[0] = "kept"
+
+    session = ot.TrainingSession(edited(two_algorithms_with_noise("Compress(y, positive)"), make_the_second_fail))
+    before = dict(session.variables)
+    with pytest.raises(StateError, match="b"):
+        session.step({"x": np.ones(5, np.float32)})
+    assert dict(session.variables) == before
+    assert session.step_count == 0
