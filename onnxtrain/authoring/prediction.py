@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
+from onnx import numpy_helper
 
 from onnxtrain.authoring.builder import GraphBuilder
-from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value, is_standard
+from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value, input_at, is_standard, stored_tensors
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.errors import ModelError
 
 # what may stand between the last Softmax and the output without touching any value
 _RESHAPES = ("Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose")
+# what may bring a sum along an axis back to the shape of what was summed
+_SPREADS = ("Identity", "Reshape", "Unsqueeze", "Expand")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def choose_output(graph: onnx.GraphProto, types: Types, output: str | None) -> s
 def find_source(graph: onnx.GraphProto, output: str, *, before_softmax: bool) -> Source:
     """Where the loss starts: at the output, or before the Softmax or LogSoftmax that the model ends in.
 
-    Cross entropy takes the logarithm of a softmax by itself, stably; doing it twice would train another function.
+    Cross entropy takes the logarithm of a softmax by itself, stably; doing it twice would train another function. Some
+    exporters write Softmax in parts, as a quotient of exponentials.
     """
     producers = {name: node for node in graph.node for name in node.output}
     tail: list[onnx.NodeProto] = []
@@ -72,7 +76,28 @@ def find_source(graph: onnx.GraphProto, output: str, *, before_softmax: bool) ->
     while node is not None and is_standard(node, *_RESHAPES):
         tail.append(node)
         node = producers.get(node.input[0])
-    if not before_softmax or node is None or not is_standard(node, "Softmax", "LogSoftmax"):
+    logits = _logits_of(node, producers, stored_tensors(graph)) if before_softmax and node is not None else None
+    if logits is None:
         return Source(output, output)
-    axis = None if tail else attribute_value(node, "axis")
-    return Source(output, node.input[0], tuple(reversed(tail)), axis)
+    value, axis = logits
+    return Source(output, value, tuple(reversed(tail)), None if tail else axis)
+
+
+def _logits_of(
+    node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto], stored: Mapping[str, onnx.TensorProto]
+) -> tuple[str, int | None] | None:
+    """What a node takes the Softmax or LogSoftmax of, and along which axis; None where it does nothing like that."""
+    if is_standard(node, "Softmax", "LogSoftmax"):
+        return node.input[0], attribute_value(node, "axis")
+    exponential = producers.get(node.input[0]) if is_standard(node, "Div") else None
+    if exponential is None or not is_standard(exponential, "Exp"):
+        return None
+    total = producers.get(node.input[1])
+    while total is not None and is_standard(total, *_SPREADS):
+        total = producers.get(total.input[0])
+    if total is None or not is_standard(total, "ReduceSum") or total.input[0] != exponential.output[0]:
+        return None
+    axes = attribute_value(total, "axes")
+    if axes is None and input_at(total, 1) in stored:
+        axes = numpy_helper.to_array(stored[total.input[1]]).tolist()
+    return (exponential.input[0], axes[0]) if axes is not None and len(axes) == 1 else None

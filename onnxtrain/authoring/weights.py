@@ -63,7 +63,7 @@ def choose_weights(
         if name in influential and name not in statistics and tensor.data_type in FLOAT_TYPES
     }
     chosen = weights if trainable is None else _select(trainable, weights, named)
-    dropped = select(frozen or (), _uses(weights), "frozen")
+    dropped = select(frozen or (), uses_of(weights), "frozen")
     kept = tuple(weight for name, weight in chosen.items() if name not in dropped)
     if not kept:
         raise ModelError(
@@ -89,11 +89,12 @@ def _influential(graph: onnx.GraphProto, output: str) -> set[str]:
 
 def _select(patterns: Sequence[str], weights: Mapping[str, Weight], named: Mapping[str, Weight]) -> dict[str, Weight]:
     exact = {pattern: named[pattern] for pattern in patterns if pattern in named and pattern not in weights}
-    matched = select([pattern for pattern in patterns if pattern not in exact], _uses(weights), "trainable")
+    matched = select([pattern for pattern in patterns if pattern not in exact], uses_of(weights), "trainable")
     return {**{name: weight for name, weight in weights.items() if name in matched}, **exact}
 
 
-def _uses(weights: Mapping[str, Weight]) -> dict[str, Use]:
+def uses_of(weights: Mapping[str, Weight]) -> dict[str, Use]:
+    """Where the weights are used; those that only a name makes a weight are left out."""
     return {name: weight.use for name, weight in weights.items() if weight.use is not None}
 
 

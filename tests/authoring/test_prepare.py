@@ -14,6 +14,7 @@ import onnxtrain as ot
 from onnxtrain.authoring import Adam, Momentum, make_trainable
 from onnxtrain.authoring.losses import LOSSES
 from onnxtrain.authoring.optimizers import OPTIMIZERS
+from onnxtrain.authoring.prediction import find_source
 from onnxtrain.errors import ModelError, ModelWarning, UnsupportedError
 from tests.authoring.inference_models import (
     OPSETS,
@@ -183,6 +184,26 @@ def test_a_softmax_at_the_end_is_part_of_the_loss(opset):
     assert "scores" in read
     assert "probabilities" not in read
     assert "before its Softmax" in algorithm(prepared).doc_string
+
+
+@pytest.mark.parametrize(("axes", "is_softmax"), [([-1], True), ([1], True), ([0], True), ([0, 1], False)])
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_a_softmax_in_parts_is_part_of_the_loss(axes, is_softmax, keepdims):
+    model = mlp()
+    model.graph.node.extend(
+        [
+            helper.make_node("Exp", ["scores"], ["powers"]),
+            helper.make_node("ReduceSum", ["powers", "axes"], ["sum"], keepdims=keepdims),
+            helper.make_node("Shape", ["powers"], ["shape"]),
+            helper.make_node("Expand", ["sum", "shape"], ["sums"]),
+            helper.make_node("Div", ["powers", "sums"], ["probabilities"]),
+        ]
+    )
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), "axes"))
+    model.graph.output[0].name = "probabilities"
+    expected = "scores" if is_softmax else "probabilities"
+    assert find_source(model.graph, "probabilities", before_softmax=True).value == expected
+    assert find_source(model.graph, "probabilities", before_softmax=False).value == "probabilities"
 
 
 def test_what_reshapes_after_the_softmax_is_done_to_the_logits():
