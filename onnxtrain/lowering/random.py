@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxtrain.errors import OperatorError
 from onnxtrain.lowering.registry import Array, DType, Ints, Key, op
-from onnxtrain.lowering.static import cast, device_dtype, is_static
+from onnxtrain.lowering.static import cast, device_dtype, is_static, wide_dtype
 
 
 @op("Dropout")
@@ -38,9 +38,11 @@ def dropout(
 ) -> tuple[Array, Array]:
     if training_mode is None or (is_static(training_mode) and not training_mode):
         return _keep(data)
-    dropped: Array = np.float32(0.5) if ratio is None else cast(ratio, np.float32).reshape(())
+    dropped: Array = (
+        np.float32(0.5) if ratio is None else cast(ratio, device_dtype(wide_dtype(ratio.dtype))).reshape(())
+    )
     if not is_static(training_mode):
-        dropped = jnp.where(training_mode.reshape(()), dropped, jnp.zeros((), np.float32))
+        dropped = jnp.where(training_mode.reshape(()), dropped, jnp.zeros((), dropped.dtype))
     return _drop(key, data, dropped)
 
 
@@ -54,7 +56,7 @@ def _drop(key: Any, data: Array, ratio: Array) -> tuple[Array, Array]:
     kept = 1 - ratio
     mask = jax.random.bernoulli(_required(key), kept, np.shape(data))
     # Nothing is kept at a ratio of 1, and a division by zero would reach the gradient.
-    scale = cast(1 / jnp.where(kept > 0, kept, jnp.ones((), np.float32)), data.dtype)
+    scale = cast(1 / jnp.where(kept > 0, kept, jnp.ones((), kept.dtype)), data.dtype)
     return jnp.where(mask, data * scale, jnp.zeros((), data.dtype)), mask
 
 

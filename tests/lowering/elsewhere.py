@@ -27,7 +27,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        words = (f"{key}={value}" for key, value in self.attributes.items())
+        words = (f"{key}={value}" for key, value in self.attributes.items() if not isinstance(value, tuple))
         return f"{self.op_type}-{self.opset} {' '.join(words)}".strip()
 
     def values(self) -> list[Any]:
