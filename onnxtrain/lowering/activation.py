@@ -34,7 +34,8 @@ def relu(x: Array) -> Array:
 
 @op("LeakyRelu")
 def leaky_relu(x: Array, *, alpha: float) -> Array:
-    return jnp.where(x < 0, alpha * x, x)
+    """The gradient at 0 is alpha, as in PyTorch."""
+    return jnp.where(x > 0, x, alpha * x)
 
 
 @op("PRelu")
@@ -47,17 +48,18 @@ def prelu_by_channel(x: Array, slope: Array) -> Array:
 
 @op("PRelu", since=7)
 def prelu(x: Array, slope: Array) -> Array:
-    return jnp.where(x < 0, slope * x, x)
+    return jnp.where(x > 0, x, slope * x)
 
 
 @op("Elu")
 def elu(x: Array, *, alpha: float) -> Array:
-    return jnp.where(x < 0, alpha * jnp.expm1(_negative_part(x)), x)
+    """The gradient at 0 is alpha, as in PyTorch."""
+    return jnp.where(x > 0, x, alpha * jnp.expm1(_negative_part(x)))
 
 
 @op("Celu")
 def celu(x: Array, *, alpha: float) -> Array:
-    return jnp.where(x < 0, alpha * jnp.expm1(_negative_part(x) / alpha), x)
+    return jnp.where(x > 0, x, alpha * jnp.expm1(_negative_part(x) / alpha))
 
 
 @op("Selu")
@@ -66,8 +68,8 @@ def selu(x: Array, *, alpha: float, gamma: float) -> Array:
 
 
 def _negative_part(x: Any) -> jax.Array:
-    """What goes into an exponential that only negative values take: its overflow would make the gradient NaN."""
-    return jnp.where(x < 0, x, 0)
+    """What goes into an exponential that no positive value takes: its overflow would make the gradient NaN."""
+    return jnp.where(x > 0, 0, x)
 
 
 @op("Gelu")

@@ -50,6 +50,9 @@ def _power(x: Any, y: Any) -> Any:
     if x.dtype.kind in "iu" and dtypes.is_float(y.dtype):
         wide = static.device_dtype(np.float64)
         return static.cast(xp.power(static.cast(x, wide), static.cast(y, wide)), x.dtype)
+    if xp is jnp and dtypes.is_float(x.dtype):
+        # The derivative of 0**0 by its base is 0, where JAX multiplies 0 by infinity.
+        x = jnp.where((x == 0) & (y == 0), 1, x)
     return xp.power(x, static.cast(y, x.dtype))
 
 

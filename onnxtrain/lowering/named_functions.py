@@ -27,7 +27,7 @@ def clip(x: Any, low: float, high: float) -> Any:
 
 
 def _elu(x: Any, alpha: float) -> Any:
-    return jnp.where(x >= 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
+    return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0, x)))
 
 
 # A function of x, and of alpha and beta where it has them, with their defaults.
@@ -38,7 +38,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "Softsign": (jax.nn.soft_sign,),
     "Softplus": (jax.nn.softplus,),
     "Affine": (lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
-    "LeakyRelu": (lambda x, alpha: jnp.where(x >= 0, x, alpha * x), 0.01),
+    "LeakyRelu": (lambda x, alpha: jnp.where(x > 0, x, alpha * x), 0.01),
     "ThresholdedRelu": (lambda x, alpha: jnp.where(x >= alpha, x, jnp.zeros_like(x)), 1.0),
     "ScaledTanh": (lambda x, alpha, beta: alpha * jnp.tanh(beta * x), 1.0, 1.0),
     "HardSigmoid": (lambda x, alpha, beta: clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
