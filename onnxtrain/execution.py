@@ -99,7 +99,7 @@ class Execution:
     def _run_in_turn(
         self, method: Method, state: TrainingState, fed: Mapping[str, Any]
     ) -> tuple[TrainingState, dict[str, Any]]:
-        """A step over all algorithms, one after the other: one iteration, in which each sees what those before assigned.
+        """One iteration, its algorithms as methods of their own: each sees what those before assigned.
 
         The state that it starts from is copied, so that it is still there when a later algorithm fails.
         """

@@ -37,11 +37,12 @@ STATIC_INTEGERS = 1024
 STATIC_FLOATS = 64
 
 
-def lower(model: str | os.PathLike[str] | onnx.ModelProto | Model) -> Program:
+def lower(model: str | os.PathLike[str] | onnx.ModelProto | Model, *, straight_through: bool = True) -> Program:
     """Lowers a model to pure functions that JAX can transform.
 
     Args:
       model: a path, an `onnx.ModelProto` (which stays untouched), or a model that has been read.
+      straight_through: what the gradient through a quantization is: as if nothing had been rounded, or exactly zero.
 
     Raises:
       ValidationError: the training information breaks the specification; the error lists every problem.
@@ -52,7 +53,7 @@ def lower(model: str | os.PathLike[str] | onnx.ModelProto | Model) -> Program:
         state = program.initialize(jax.random.key(0))
         state, outputs = jax.jit(program.step)(state, {"x": x, "labels": labels})
     """
-    return Program(model if isinstance(model, Model) else read_model(model))
+    return Program(model if isinstance(model, Model) else read_model(model), straight_through)
 
 
 class Program:
@@ -62,12 +63,13 @@ class Program:
     traced. Values that a model needs as shapes or axes must be static.
     """
 
-    def __init__(self, model: Model):
+    def __init__(self, model: Model, straight_through: bool = True):
         problems = find_problems(model) if model.training_info else []
         if problems:
             raise ValidationError(problems)
         self.model = model
         self.functions = model.functions
+        self.straight_through = straight_through
 
     # The three methods of the specification
 
@@ -219,7 +221,7 @@ class Program:
         return tuple(names)
 
     def values_by_algorithm(self, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-        """Which of the values that a step over all algorithms gives come from each: from the last that computes them."""
+        """Which values of a step over all algorithms come from each: those that no later one computes."""
         indices = self._algorithms(None)
         last = {name: index for index in indices for name in names if name in self._values_of(index)}
         return tuple(tuple(name for name in names if last[name] == index) for index in indices)
@@ -263,7 +265,14 @@ class Program:
         return state.constants[name] if name in state.constants else self._constants[name]
 
     def _context(self, state: TrainingState, path: str, *salts: Any) -> Context:
-        return Context(self.functions, self.model.opset_imports, key=state.key, salts=salts, path=path)
+        return Context(
+            self.functions,
+            self.model.opset_imports,
+            key=state.key,
+            salts=salts,
+            path=path,
+            straight_through=self.straight_through,
+        )
 
     # What is constant
 

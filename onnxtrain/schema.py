@@ -36,11 +36,15 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A formal input or output; a heterogeneous or homogeneous variadic one stands last."""
+    """A formal input or output; a heterogeneous or homogeneous variadic one stands last.
+
+    Those of one type in all nodes have the same `type`, such as "T"; it is empty where no schema says it.
+    """
 
     name: str
     optional: bool
     variadic: bool
+    type: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,4 +137,4 @@ def _plain(value: Any) -> Any:
 
 def _parameter(formal: Any) -> Parameter:
     option = defs.OpSchema.FormalParameterOption
-    return Parameter(formal.name, formal.option == option.Optional, formal.option == option.Variadic)
+    return Parameter(formal.name, formal.option == option.Optional, formal.option == option.Variadic, formal.type_str)

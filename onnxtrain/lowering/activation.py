@@ -26,7 +26,7 @@ table(
 )
 
 
-@op("Relu", folds=True)
+@op("Relu", folds=True, carries=True)
 def relu(x: Array) -> Array:
     # The gradient of jax.nn.relu at 0 is 0; that of jnp.maximum is 0.5.
     return np.maximum(x, x.dtype.type(0)) if static.is_static(x) else jax.nn.relu(x)
@@ -113,7 +113,7 @@ def shrink(x: Array, *, bias: float, lambd: float) -> Array:
     return static.cast(shrunk, x.dtype)
 
 
-@op("Clip", folds=True)
+@op("Clip", folds=True, carries=True)
 def clip(x: Array, min: Array | None = None, max: Array | None = None) -> Array:
     """The gradient is 1 on the bounds. Where `min` exceeds `max`, everything becomes `max`."""
     xp = namespace(x, min, max)

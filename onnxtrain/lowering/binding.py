@@ -24,7 +24,8 @@ class Injected:
 
     key: Any
     output_count: int
-    stand_in: Any = None
+    stand_ins: tuple[Any, ...]
+    straight_through: bool
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,15 @@ def _python(kind: Kind, value: np.ndarray) -> Any:
 
 
 def _keyword(parameter: RuleParameter, schema: Schema, attributes: Mapping[str, Any], injected: Injected) -> Any:
-    if parameter.kind is Kind.KEY:
-        return injected.key
-    if parameter.kind is Kind.OUTPUT_COUNT:
-        return injected.output_count
-    if parameter.kind is Kind.STAND_IN:
-        return injected.stand_in
+    match parameter.kind:
+        case Kind.KEY:
+            return injected.key
+        case Kind.OUTPUT_COUNT:
+            return injected.output_count
+        case Kind.STAND_INS:
+            return injected.stand_ins
+        case Kind.STRAIGHT_THROUGH_WANTED:
+            return injected.straight_through
     return _attribute(parameter, schema, attributes)
 
 

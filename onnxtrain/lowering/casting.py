@@ -42,7 +42,7 @@ def cast_to_named_type(x: Array, *, to: str) -> Array:
     return cast(x, to=found[to])
 
 
-@op("Cast", since=6, folds=True)
+@op("Cast", since=6, folds=True, carries=True)
 def cast(x: Array, *, to: DType, saturate: bool = True, round_mode: str = "up") -> Array:
     """Integers are cut to the bits of the target; floats become infinite or, in the 8-bit kinds, the largest value.
 

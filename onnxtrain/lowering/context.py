@@ -29,6 +29,7 @@ class Context:
       path: the calls that led here, as a prefix of node identities.
       given: values of the graph that the caller knows: no node computes them, and Gradient takes them as constants.
       on_host: whether rules get numpy arrays, so that every value is known; only outside of JAX's transformations.
+      straight_through: whether gradients pass through rounding as if it were not there; otherwise they are zero.
     """
 
     functions: Mapping[FunctionKey, Function]
@@ -38,6 +39,7 @@ class Context:
     path: str = ""
     given: frozenset[str] = frozenset()
     on_host: bool = False
+    straight_through: bool = True
 
     def node_key(self, node: Node, seed: float | None) -> Any:
         """The node's own stream (R-01), from the session's seed or, where it has one, the node's (R-02)."""

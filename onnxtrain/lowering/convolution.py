@@ -12,8 +12,8 @@ import numpy as np
 from jax import lax
 
 from onnxtrain.errors import OperatorError
-from onnxtrain.lowering import sampling, windows
-from onnxtrain.lowering.registry import Array, Ints, op
+from onnxtrain.lowering import levels, sampling, windows
+from onnxtrain.lowering.registry import Array, Ints, StandIns, StraightThrough, op
 from onnxtrain.lowering.static import widened
 
 
@@ -57,19 +57,16 @@ def conv_integer(
     kernel_shape: Ints | None = None,
     pads: Ints | None = None,
     strides: Ints | None = None,
-) -> Array:
+    stand_ins: StandIns,
+) -> StraightThrough:
     """Padding is the zero point of x. The zero point of w may be one number for each output channel."""
     _check_kernel(w, kernel_shape)
     axes = windows.place(x.shape[2:], w.shape[2:], strides, pads, dilations, auto_pad)
-    return windows.convolve(_centred(x, x_zero_point), _centred(w, w_zero_point), axes, group)
-
-
-def _centred(x: Array, zero_point: Array | None) -> Array:
-    x = jnp.asarray(x).astype(jnp.int32)
-    if zero_point is None:
-        return x
-    each = zero_point.reshape(-1, *(1,) * (x.ndim - 1)) if zero_point.size > 1 else zero_point.reshape(())
-    return x - each.astype(jnp.int32)
+    images, kernels = (
+        (values, None if zero_point is None else levels.spread(zero_point, values, 0, 0), stand_in)
+        for values, zero_point, stand_in in zip((x, w), (x_zero_point, w_zero_point), stand_ins, strict=False)
+    )
+    return levels.multiplied(lambda x, w: windows.convolve(x, w, axes, group), images, kernels)
 
 
 @op("ConvTranspose")

@@ -188,13 +188,13 @@ def bit_shift(x: Array, y: Array, *, direction: str) -> Array:
     return xp.where(within, xp.right_shift(x, amount), sign)
 
 
-@op("Max", folds=True)
+@op("Max", folds=True, carries=True)
 def maximum(*inputs: Array) -> Array:
     """Where inputs tie, each of two gets half of the gradient."""
     return functools.reduce(namespace(*inputs).maximum, inputs)
 
 
-@op("Min", folds=True)
+@op("Min", folds=True, carries=True)
 def minimum(*inputs: Array) -> Array:
     """Where inputs tie, each of two gets half of the gradient."""
     return functools.reduce(namespace(*inputs).minimum, inputs)
@@ -210,7 +210,7 @@ def mean(*inputs: Array) -> Array:
     return functools.reduce(jnp.add, inputs) / len(inputs)
 
 
-@op("Where", folds=True)
+@op("Where", folds=True, carries=True)
 def where(condition: Array, x: Array, y: Array) -> Array:
     return namespace(condition, x, y).where(condition, x, y)
 

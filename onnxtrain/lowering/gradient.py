@@ -72,9 +72,10 @@ def _differentiate_here(scope: Scope, requests: Sequence[Request]) -> None:
     zs = tuple(dict.fromkeys(z for request in requests for z in request.zs if z not in xs))
     scope.compute((*xs, *zs))
     primals = {x: _differentiable(scope, x) for x in xs}
-    gradients, computed = _pull_back(scope, primals, {z: scope[z] for z in zs}, requests[0].y)
-    for name, value in computed.items():
-        scope.values.setdefault(name, value)
+    gradients, computed, stand_ins = _pull_back(scope, primals, {z: scope[z] for z in zs}, requests[0].y)
+    new = computed.keys() - scope.values.keys()
+    scope.values.update({name: computed[name] for name in new})
+    scope.stand_ins.update({name: value for name, value in stand_ins.items() if name in new})
     for request in requests:
         scope.values.update(_named_outputs(request, gradients))
 
@@ -84,7 +85,7 @@ def _differentiate_elsewhere(scope: Scope, request: Request) -> None:
     fed = dict(zip((*request.xs, *request.zs), request.node.inputs, strict=True))
     primals = {x: _differentiable(scope, fed[x]) for x in request.xs}
     frozen = {z: scope[fed[z]] for z in request.zs if z not in primals}
-    gradients, _ = _pull_back(scope, primals, frozen, request.y)
+    gradients, _, _ = _pull_back(scope, primals, frozen, request.y)
     scope.values.update(_named_outputs(request, gradients))
 
 
@@ -94,21 +95,21 @@ def _named_outputs(request: Request, gradients: Mapping[str, Any]) -> dict[str, 
 
 def _pull_back(
     scope: Scope, primals: Mapping[str, Any], frozen: Mapping[str, Any], y: str
-) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """Gradients of `y` by name of x, and the values of this scope that were computed on the way."""
+) -> tuple[Mapping[str, Any], dict[str, Any], dict[str, Any]]:
+    """Gradients of `y` by name of x, and the values of this scope that were computed on the way, with stand-ins."""
     stale = _dependents(scope, frozenset((*primals, *frozen)), y)
     static_values: dict[str, Any] = {}
 
-    def forward(variables: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def forward(variables: Mapping[str, Any]) -> tuple[Any, tuple[dict[str, Any], dict[str, Any]]]:
         inner = scope.overlay(stale, {**frozen, **variables})
         inner.compute([y])
         computed = {name: value for name, value in inner.values.items() if name in stale or name not in scope.values}
         traced_values = {name: value for name, value in computed.items() if not static.is_static(value)}
         static_values.update({name: value for name, value in computed.items() if name not in traced_values})
-        return static.traced(inner[y]), traced_values
+        return static.traced(inner[y]), (traced_values, inner.stand_ins)
 
     try:
-        result, pullback, traced_values = jax.vjp(forward, dict(primals), has_aux=True)
+        result, pullback, (traced_values, stand_ins) = jax.vjp(forward, dict(primals), has_aux=True)
     except StaticValueError as error:
         error.differentiated = True
         raise
@@ -121,7 +122,7 @@ def _pull_back(
             stacklevel=2,
         )
     (gradients,) = pullback(jnp.ones_like(result))
-    return gradients, {**static_values, **traced_values}
+    return gradients, {**static_values, **traced_values}, stand_ins
 
 
 def _differentiable(scope: Scope, name: str) -> jax.Array:

@@ -42,25 +42,25 @@ class _Extent:
     end: float = 1.0
 
 
-@op("Upsample", since=1)
+@op("Upsample", since=1, carries=True)
 def upsample_height_and_width(x: Array, *, mode: str, height_scale: float, width_scale: float) -> Array:
     return upsample(x, (1.0, 1.0, height_scale, width_scale), mode=mode)
 
 
-@op("Upsample", since=7)
+@op("Upsample", since=7, carries=True)
 def upsample(x: Array, scales: Floats, *, mode: str) -> Array:
     scheme = _Scheme("linear" if mode == "bilinear" else mode, "asymmetric", nearest_mode="floor")
     return _resized(x, range(x.ndim), _scaled(x.shape, scales), scheme)
 
 
-@op("Resize", since=10)
+@op("Resize", since=10, carries=True)
 def resize_from_corner(x: Array, scales: Floats, *, mode: str) -> Array:
     """Undefined in ONNX: which element is nearest; shrinking takes the next one and growing the last one."""
     scheme = _Scheme(mode, "asymmetric", nearest_mode="by_direction")
     return _resized(x, range(x.ndim), _scaled(x.shape, scales), scheme)
 
 
-@op("Resize", since=11)
+@op("Resize", since=11, carries=True)
 def resize(
     x: Array,
     roi: Floats = (),

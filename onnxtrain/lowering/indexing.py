@@ -21,7 +21,7 @@ from onnxtrain.lowering.registry import Array, Int, Static, op
 from onnxtrain.lowering.static import namespace
 
 
-@op("Gather", folds=True)
+@op("Gather", folds=True, carries=True)
 def gather(data: Array, indices: Array, *, axis: int) -> Array:
     """Undefined in ONNX: indices out of range, which read the nearest element when they are traced."""
     indices = _from_start(indices, data.shape[axis])
@@ -32,7 +32,7 @@ def gather(data: Array, indices: Array, *, axis: int) -> Array:
     return jnp.take(data, indices, axis, mode="clip")
 
 
-@op("GatherElements", folds=True)
+@op("GatherElements", folds=True, carries=True)
 def gather_elements(data: Array, indices: Array, *, axis: int) -> Array:
     """Undefined in ONNX: indices out of range, which read the nearest element when they are traced."""
     if not indices.size:
@@ -45,7 +45,7 @@ def gather_elements(data: Array, indices: Array, *, axis: int) -> Array:
     return jnp.take_along_axis(data, indices, axis, mode="clip")
 
 
-@op("GatherND", folds=True)
+@op("GatherND", folds=True, carries=True)
 def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """Undefined in ONNX: indices out of range, which read the nearest element when they are traced."""
     batch = np.indices(indices.shape[:batch_dims], dtype=indices.dtype, sparse=True)
@@ -192,7 +192,7 @@ def one_hot(indices: Array, depth: Int, values: Array, *, axis: int) -> Array:
     return xp.where(hot, values[1], values[0])
 
 
-@op("Compress", folds=True)
+@op("Compress", folds=True, carries=True)
 def compress(data: Array, condition: Static, *, axis: int | None = None) -> Array:
     selected = np.flatnonzero(condition)
     if axis is None:
@@ -218,7 +218,7 @@ def unique(x: Static, *, axis: int | None = None, sorted: bool) -> tuple[Array, 
     return values, *(part.astype(np.int64) for part in (first, inverse, counts))
 
 
-@op("TopK")
+@op("TopK", carries=True)
 def top_k(x: Array, k: Int, *, axis: int, largest: bool = True, sorted: bool = True) -> tuple[Array, Array]:
     """The k elements are always sorted, and of equal ones the first comes first."""
     keys = static.traced(x)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxtrain import dtypes
+from onnxtrain import schema as schemas
 from onnxtrain.errors import (
     ModelError,
     OnnxTrainError,
@@ -24,7 +25,7 @@ from onnxtrain.errors import (
 )
 from onnxtrain.graph.model import AttributeReference, Function, Graph, Node
 from onnxtrain.graph.order import is_gradient, reads
-from onnxtrain.lowering import gradient, registry, static
+from onnxtrain.lowering import gradient, levels, registry, static
 from onnxtrain.lowering.binding import Injected, bind
 from onnxtrain.lowering.context import Context, find_function, find_rule, identity, require_rules
 from onnxtrain.lowering.static import StaticInputError
@@ -42,6 +43,7 @@ class Scope:
         *,
         parent: Scope | None = None,
         attributes: Mapping[str, Any] | None = None,
+        stand_ins: Mapping[str, Any] | None = None,
     ):
         self.name = name
         self.nodes = nodes
@@ -50,7 +52,7 @@ class Scope:
         self.parent = parent
         self.attributes = attributes if attributes is not None else (parent.attributes if parent else {})
         self.producers = {output: node for node in nodes for output in node.outputs if output}
-        self.stand_ins: dict[str, Any] = {}
+        self.stand_ins: dict[str, Any] = dict(stand_ins or {})
 
     def __getitem__(self, name: str) -> Any:
         """The value of a name that has been computed, here or further out."""
@@ -79,8 +81,13 @@ class Scope:
 
     def _keep(self, name: str, value: Any) -> None:
         if isinstance(value, registry.StraightThrough):
-            self.stand_ins[name] = value.stand_in
-            value = value.value
+            if not self.context.straight_through:
+                value = value.value
+            elif dtypes.is_float(value.value.dtype):
+                value = levels.with_gradient_of(value.value, value.stand_in.astype(value.value.dtype))
+            else:
+                self.stand_ins[name] = value.stand_in
+                value = value.value
         self.values[name] = value
 
     def stand_in(self, name: str) -> Any:
@@ -121,8 +128,17 @@ class Scope:
         own = {name: value for name, value in values.items() if self.parent is None or self._owns(name)}
         rest = {name: value for name, value in values.items() if name not in own}
         kept = {name: value for name, value in self.values.items() if name not in stale}
+        stand_ins = {name: value for name, value in self.stand_ins.items() if name in kept and name not in own}
         parent = self.parent.overlay(stale, rest) if self.parent is not None else None
-        return Scope(self.name, self.nodes, kept | own, self.context, parent=parent, attributes=self.attributes)
+        return Scope(
+            self.name,
+            self.nodes,
+            kept | own,
+            self.context,
+            parent=parent,
+            attributes=self.attributes,
+            stand_ins=stand_ins,
+        )
 
     def _owns(self, name: str) -> bool:
         return name in self.values or name in self.producers
@@ -212,9 +228,17 @@ def _run_function(
         given=frozenset(),  # those are names of another scope
     )
     values = dict(zip(function.inputs, (*inputs, *[None] * (len(function.inputs) - len(inputs))), strict=True))
-    body = Scope(function.name, function.nodes, values, context, attributes={**function.defaults, **attributes})
+    given = {inner: scope.stand_in(name) for inner, name in zip(function.inputs, node.inputs, strict=False)}
+    body = Scope(
+        function.name,
+        function.nodes,
+        values,
+        context,
+        attributes={**function.defaults, **attributes},
+        stand_ins={name: value for name, value in given.items() if value is not None},
+    )
     body.compute(function.outputs)
-    return tuple(body[name] for name in function.outputs)
+    return tuple(_with_stand_in(body[name], body.stand_in(name)) for name in function.outputs)
 
 
 def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -226,8 +250,9 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
         for name, value in attributes.items()
     }
     key = scope.context.node_key(node, attributes.get("seed")) if rule.draws else None
-    stand_in = scope.stand_in(node.inputs[0]) if node.inputs else None
-    bound = bind(rule, schema, inputs, arguments, Injected(key, len(node.outputs), stand_in))
+    stand_ins = tuple(scope.stand_in(name) for name in node.inputs)
+    injected = Injected(key, len(node.outputs), stand_ins, scope.context.straight_through)
+    bound = bind(rule, schema, inputs, arguments, injected)
     positional = bound.positional
     if not (rule.folds and bound.static):
         positional = tuple(
@@ -235,8 +260,41 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
             for i, value in enumerate(positional)
         )
     with np.errstate(all="ignore"):  # a division by zero is no news at run time, so it is none while tracing
-        result = rule.function(*positional, **bound.keyword)
+        results = _tuple(rule.function(*positional, **bound.keyword))
+        if not rule.carries or all(value is None for value in stand_ins):
+            return results
+        floats = _floats_for(schema, positional, stand_ins)
+        moved = _tuple(rule.function(*floats, **bound.keyword))
+    return tuple(
+        _with_stand_in(value, other if dtypes.is_float(other.dtype) else None)
+        for value, other in zip(results, moved, strict=True)
+    )
+
+
+def _tuple(result: Any) -> tuple[Any, ...]:
     return result if isinstance(result, tuple) else (result,)
+
+
+def _with_stand_in(value: Any, stand_in: Any) -> Any:
+    return value if stand_in is None else registry.StraightThrough(value, stand_in)
+
+
+def _floats_for(schema: schemas.Schema, positional: Sequence[Any], stand_ins: Sequence[Any]) -> list[Any]:
+    """The inputs as floats with the gradients of their stand-ins, and with them others of the same type."""
+    first = next(i for i, stand_in in enumerate(stand_ins) if stand_in is not None)
+    kind, dtype = _type_at(schema, first), stand_ins[first].dtype
+    floats = list(positional)
+    for i, stand_in in enumerate(stand_ins):
+        if stand_in is not None:
+            floats[i] = levels.with_gradient_of(positional[i].astype(dtype), stand_in.astype(dtype))
+        elif positional[i] is not None and _type_at(schema, i) == kind:
+            floats[i] = positional[i].astype(dtype)
+    return floats
+
+
+def _type_at(schema: schemas.Schema, position: int) -> str:
+    """What the schema calls the type of an input; a variadic one takes all from its own position on."""
+    return schema.inputs[min(position, len(schema.inputs) - 1)].type
 
 
 class GraphBody:

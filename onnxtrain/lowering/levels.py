@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ from onnxtrain import dtypes
 from onnxtrain.lowering.registry import Array, StraightThrough
 from onnxtrain.lowering.static import is_static, namespace, wide_dtype
 
+_INTEGER, _FLOAT = np.dtype(np.int32), np.dtype(np.float32)
 _PRECISIONS = frozenset(np.dtype(dtype) for dtype in (np.float16, jnp.bfloat16, np.float32, np.float64))
 
 
@@ -43,12 +46,14 @@ def dequantize(
 ) -> Array:
     """What quantized values stand for, in the wide type of the scale."""
     wide = wide_dtype(scale.dtype)
-    centred = x.astype(wide)
-    if zero_point is not None:
-        centred = centred - spread(zero_point, x, axis, block_size).astype(wide)
-    if stand_in is not None:
-        centred = with_gradient_of(centred, stand_in.astype(wide))
-    return centred * spread(scale, x, axis, block_size).astype(wide)
+    zero_point = None if zero_point is None else spread(zero_point, x, axis, block_size)
+    return centred(x, zero_point, wide, stand_in) * spread(scale, x, axis, block_size).astype(wide)
+
+
+def centred(x: Array, zero_point: Array | None, dtype: np.dtype, stand_in: Array | None = None) -> Array:
+    """Quantized values above their zero point, in a wider type; a float has the gradient of their stand-in."""
+    above = x.astype(dtype) if zero_point is None else x.astype(dtype) - zero_point.astype(dtype)
+    return above if stand_in is None else with_gradient_of(above, stand_in.astype(dtype))
 
 
 def quantize_dynamically(x: Array) -> tuple[Array | StraightThrough, Array, Array]:
@@ -62,7 +67,10 @@ def quantize_dynamically(x: Array) -> tuple[Array | StraightThrough, Array, Arra
 
 
 def straight_through(y: Array, quantized: Array, zero_point: Array | None) -> Array | StraightThrough:
-    """Quantized values with what they are the rounded values of, where they are not cut off as well."""
+    """Quantized values with what they are the rounded values of, where they are not cut off as well.
+
+    A stand-in only has to change as the values do, so the zero point is left out of it.
+    """
     if is_static(quantized):
         return quantized
     quantized = lax.stop_gradient(quantized)
@@ -119,11 +127,28 @@ def _with_gradient_of_jvp(values: tuple[Array, Array], tangents: tuple[Array, Ar
     return with_gradient_of(*values), tangents[1]
 
 
-def centred(x: Array, zero_point: Array, dtype: np.dtype) -> Array:
-    return jnp.asarray(x).astype(dtype) - zero_point.astype(dtype)
+Operand = tuple[Array, Array | None, Array | None]
 
 
-def requantized(y: Array, left: Array, right: Array, scale: Array, zero_point: Array) -> Array:
-    """A product of quantized values, with the scales of both sides, in the type and scale of the result."""
-    left, right, scale = (values.astype(np.float32) for values in (left, right, scale))
-    return rounded(y.astype(np.float32) * (left * right / scale), zero_point, np.dtype(zero_point.dtype))
+def multiplied(
+    multiply: Callable[[Array, Array], Array], left: Operand, right: Operand, dtype: np.dtype = _INTEGER
+) -> StraightThrough:
+    """A product of integers, each above its zero point; its stand-in is the product of floats.
+
+    An operand is its values, their zero point shaped to go with them, and their stand-in.
+    """
+    exact = (centred(x, zero_point, dtype) for x, zero_point, _ in (left, right))
+    floats = (centred(x, zero_point, _FLOAT, stand_in) for x, zero_point, stand_in in (left, right))
+    return StraightThrough(multiply(*exact), multiply(*floats))
+
+
+def as_floats(product: StraightThrough, dtype: np.dtype = _FLOAT) -> Array:
+    """A product of integers as floats that have its gradient."""
+    return with_gradient_of(product.value.astype(dtype), product.stand_in.astype(dtype))
+
+
+def requantized(y: Array, left: Array, right: Array, scale: Array, zero_point: Array) -> Array | StraightThrough:
+    """A product of integers, as floats, with the scales of both sides: in the type and scale of the result."""
+    left, right, scale = (values.astype(_FLOAT) for values in (left, right, scale))
+    y = y * (left * right / scale)
+    return straight_through(y, rounded(y, zero_point, np.dtype(zero_point.dtype)), zero_point)

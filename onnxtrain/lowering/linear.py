@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from onnxtrain.lowering.registry import Array, op
+from onnxtrain.lowering import levels
+from onnxtrain.lowering.registry import Array, StandIns, StraightThrough, op
 from onnxtrain.lowering.static import widened
 
 
@@ -46,13 +47,10 @@ def det(x: Array) -> Array:
 
 
 @op("MatMulInteger")
-def mat_mul_integer(a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None) -> Array:
+def mat_mul_integer(
+    a: Array, b: Array, a_zero_point: Array | None = None, b_zero_point: Array | None = None, *, stand_ins: StandIns
+) -> StraightThrough:
     """The zero point of A may be one number for each row, that of B one for each column."""
     if a_zero_point is not None and a_zero_point.ndim == 1:
         a_zero_point = a_zero_point[:, None]
-    return jnp.matmul(_centred(a, a_zero_point), _centred(b, b_zero_point))
-
-
-def _centred(x: Array, zero_point: Array | None) -> Array:
-    x = jnp.asarray(x).astype(jnp.int32)
-    return x if zero_point is None else x - zero_point.astype(jnp.int32)
+    return levels.multiplied(jnp.matmul, (a, a_zero_point, stand_ins[0]), (b, b_zero_point, stand_ins[1]))

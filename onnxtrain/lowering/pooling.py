@@ -17,7 +17,7 @@ from onnxtrain.lowering.registry import Array, Ints, OutputCount, op
 from onnxtrain.lowering.static import is_static, magnitude, namespace, wide_dtype, widened
 
 
-@op("MaxPool")
+@op("MaxPool", carries=True)
 def max_pool(
     x: Array,
     *,

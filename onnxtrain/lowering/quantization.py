@@ -7,7 +7,7 @@ import numpy as np
 
 from onnxtrain import dtypes
 from onnxtrain.lowering import levels, windows
-from onnxtrain.lowering.registry import Array, DType, Ints, StandIn, StraightThrough, op
+from onnxtrain.lowering.registry import Array, DType, Ints, StandIns, StraightThrough, op
 
 
 @op("QuantizeLinear", folds=True)
@@ -22,7 +22,7 @@ def quantize_linear(
     precision: DType | None = None,
     saturate: bool = True,
 ) -> Array | StraightThrough:
-    """The gradient of a DequantizeLinear that reads the result passes straight through: 1 in range, 0 outside."""
+    """The gradient of what reads the result passes straight through: 1 in range, 0 outside."""
     dtype = np.dtype(output_dtype or np.uint8) if y_zero_point is None else np.dtype(y_zero_point.dtype)
     return levels.quantize(
         x, y_scale, y_zero_point, dtype, axis=axis, block_size=block_size, precision=precision, saturate=saturate
@@ -38,9 +38,9 @@ def dequantize_linear(
     axis: int = 1,
     block_size: int = 0,
     output_dtype: DType | None = None,
-    stand_in: StandIn,
+    stand_ins: StandIns,
 ) -> Array:
-    y = levels.dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size, stand_in=stand_in)
+    y = levels.dequantize(x, x_scale, x_zero_point, axis=axis, block_size=block_size, stand_in=stand_ins[0])
     return y.astype(output_dtype or x_scale.dtype)
 
 
@@ -60,11 +60,14 @@ def q_linear_mat_mul(
     b_zero_point: Array,
     y_scale: Array,
     y_zero_point: Array,
-) -> Array:
+    *,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
     """Scales and zero points of A may be one for each row, those of B one for each column."""
     kind = np.dtype(np.float32 if dtypes.is_float(a.dtype) or dtypes.is_float(b.dtype) else np.int32)
-    product = jnp.matmul(levels.centred(a, _by_row(a_zero_point), kind), levels.centred(b, b_zero_point, kind))
-    return levels.requantized(product, _by_row(a_scale), b_scale, y_scale, y_zero_point)
+    left, right = (a, _by_row(a_zero_point), stand_ins[0]), (b, b_zero_point, stand_ins[3])
+    y = levels.as_floats(levels.multiplied(jnp.matmul, left, right, kind))
+    return levels.requantized(y, _by_row(a_scale), b_scale, y_scale, y_zero_point)
 
 
 def _by_row(values: Array) -> Array:
@@ -89,12 +92,17 @@ def q_linear_conv(
     kernel_shape: Ints | None = None,
     pads: Ints | None = None,
     strides: Ints | None = None,
-) -> Array:
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    """The bias is in the scale of the product of integers."""
     axes = windows.place(x.shape[2:], kernel_shape or w.shape[2:], strides, pads, dilations, auto_pad)
-    kernels = levels.centred(w, levels.spread(w_zero_point, w, 0, 0), np.dtype(np.int32))
-    y = windows.convolve(levels.centred(x, x_zero_point.reshape(()), np.dtype(np.int32)), kernels, axes, group)
+    images = (x, x_zero_point.reshape(()), stand_ins[0])
+    kernels = (w, levels.spread(w_zero_point, w, 0, 0), stand_ins[3])
+    y = levels.multiplied(lambda x, w: windows.convolve(x, w, axes, group), images, kernels)
     if b is not None:
-        y = y + levels.spread(b, y, 1, 0)
+        bias = levels.spread(levels.centred(b, None, y.stand_in.dtype, stand_ins[8]), y.value, 1, 0)
+        y = StraightThrough(y.value + levels.spread(b, y.value, 1, 0), y.stand_in + bias)
+    w_scale = levels.spread(w_scale, y.value, 1, 0)
     return levels.requantized(
-        y, x_scale.reshape(()), levels.spread(w_scale, y, 1, 0), y_scale.reshape(()), y_zero_point.reshape(())
+        levels.as_floats(y), x_scale.reshape(()), w_scale, y_scale.reshape(()), y_zero_point.reshape(())
     )

@@ -117,7 +117,7 @@ _TRACED: dict[str, Reduction] = {
     "ReduceLogSumExp": _through_wider_floats(_log_of_sum_of_exponentials),
 }
 for _op_type, _reduce in _FOLDING.items():
-    op(_op_type, folds=True)(_reduction(_reduce))
+    op(_op_type, folds=True, carries=_reduce in (_maximum, _minimum))(_reduction(_reduce))
 for _op_type, _reduce in _TRACED.items():
     op(_op_type)(_reduction(_reduce))
 

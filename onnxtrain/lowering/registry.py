@@ -30,7 +30,8 @@ How a parameter arrives is said by its annotation:
 | `DType` | numpy dtype, from an attribute that holds an element type's number |
 | `Key` | a PRNG key of the node's own, different at each step (any rule that declares `key: Key`) |
 | `OutputCount` | how many outputs the node names |
-| `StandIn` | the float whose gradient stands for that of the first input, or None (see `StraightThrough`) |
+| `StandIns` | for each input the float whose gradient stands for its own, or None (see `StraightThrough`) |
+| `StraightThroughWanted` | whether gradients pass through rounding as if it were not there |
 | `Body` | a graph attribute, as a callable (see `Body`) |
 | `Value` | whatever the value is, untouched: a list for a sequence, a dict for a map, None for an absent optional |
 | anything else | the attribute as it was read: int, float, bool, str, tuple, numpy array |
@@ -71,7 +72,8 @@ class Kind(Enum):
     DTYPE = auto()
     KEY = auto()
     OUTPUT_COUNT = auto()
-    STAND_IN = auto()
+    STAND_INS = auto()
+    STRAIGHT_THROUGH_WANTED = auto()
     BODY = auto()
     VALUE = auto()
     PLAIN = auto()
@@ -90,9 +92,10 @@ class GraphCallable(Protocol):
 
 @dataclass(frozen=True)
 class StraightThrough:
-    """A result of a rule whose element type carries no gradient, and a float whose gradient stands for its own.
+    """A result that has no gradient of its own, and a float in its shape whose gradient stands for it: a stand-in.
 
-    Other nodes see the value alone; a rule that declares `StandIn` gets the float of its first input beside it.
+    What the float is does not matter, only how it changes. Nodes see the value; a rule that declares `StandIns` gets
+    those of its inputs beside them. Where the user wants the gradient through rounding to be zero there are none.
     """
 
     value: Any
@@ -110,7 +113,8 @@ Static = Annotated[np.ndarray, Kind.STATIC]
 DType = Annotated[np.dtype, Kind.DTYPE]
 Key = Annotated[jax.Array, Kind.KEY]
 OutputCount = Annotated[int, Kind.OUTPUT_COUNT]
-StandIn = Annotated[Any, Kind.STAND_IN]
+StandIns = Annotated[tuple[Any, ...], Kind.STAND_INS]
+StraightThroughWanted = Annotated[bool, Kind.STRAIGHT_THROUGH_WANTED]
 Body = Annotated[GraphCallable, Kind.BODY]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -118,7 +122,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 NO_DEFAULT = inspect.Parameter.empty
 
 # What a call gets beside the node's inputs and attributes.
-INJECTED = frozenset({Kind.KEY, Kind.OUTPUT_COUNT, Kind.STAND_IN})
+INJECTED = frozenset({Kind.KEY, Kind.OUTPUT_COUNT, Kind.STAND_INS, Kind.STRAIGHT_THROUGH_WANTED})
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ class Rule:
     Attributes:
       folds: on static inputs it computes in numpy and its result is static.
       host: it cannot be traced, and runs on the host with every input static.
+      carries: it does with integers what it does with floats, so that stand-ins of its inputs go through it too.
       ignores: attributes of the schema that change no result, such as `consumed_inputs`.
       states_schema: ONNX does not define the operator, so that the signature is all that is known of it.
     """
@@ -153,6 +158,7 @@ class Rule:
     host: bool = False
     ignores: frozenset[str] = frozenset()
     states_schema: bool = False
+    carries: bool = False
 
     @property
     def draws(self) -> bool:
@@ -201,12 +207,14 @@ def op(
     host: bool = False,
     ignores: frozenset[str] | set[str] = frozenset(),
     states_schema: bool = False,
+    carries: bool = False,
 ) -> Callable[[_Function], _Function]:
     """Registers the decorated function as the rule of an operator from version `since` on."""
 
     def register(function: _Function) -> _Function:
         parameters = _parameters(function)
-        add(Rule(domain, op_type, since, function, parameters, folds, host, MEANINGLESS | ignores, states_schema))
+        ignored = MEANINGLESS | ignores
+        add(Rule(domain, op_type, since, function, parameters, folds, host, ignored, states_schema, carries))
         return function
 
     return register

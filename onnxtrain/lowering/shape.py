@@ -14,7 +14,7 @@ from onnxtrain.lowering.registry import Array, Int, Ints, OutputCount, Value, op
 from onnxtrain.lowering.static import namespace
 
 
-@op("Identity", folds=True)
+@op("Identity", folds=True, carries=True)
 def identity(x: Value) -> Value:
     return x
 
@@ -29,7 +29,7 @@ def size(data: Array) -> Array:
     return np.asarray(math.prod(data.shape), np.int64)
 
 
-@op("Reshape", folds=True)
+@op("Reshape", folds=True, carries=True)
 def reshape(data: Array, shape: Ints, *, allowzero: bool = False) -> Array:
     """Copied dimensions are set apart before -1 is inferred, so that an empty batch keeps its other dimensions."""
     copied = () if allowzero else tuple(i for i, length in enumerate(shape) if length == 0)
@@ -44,39 +44,39 @@ def reshape(data: Array, shape: Ints, *, allowzero: bool = False) -> Array:
     return namespace(data).reshape(data, target)
 
 
-@op("Flatten", folds=True)
+@op("Flatten", folds=True, carries=True)
 def flatten(data: Array, *, axis: int) -> Array:
     kept, flattened = data.shape[:axis], data.shape[axis:]
     return namespace(data).reshape(data, (math.prod(kept), math.prod(flattened)))
 
 
-@op("Squeeze", folds=True)
+@op("Squeeze", folds=True, carries=True)
 def squeeze(data: Array, axes: Ints | None = None) -> Array:
     return namespace(data).squeeze(data, axis=axes)
 
 
-@op("Unsqueeze", folds=True)
+@op("Unsqueeze", folds=True, carries=True)
 def unsqueeze(data: Array, axes: Ints) -> Array:
     return namespace(data).expand_dims(data, axes)
 
 
-@op("Transpose", folds=True)
+@op("Transpose", folds=True, carries=True)
 def transpose(data: Array, *, perm: Ints | None = None) -> Array:
     return namespace(data).transpose(data, perm)
 
 
-@op("Concat", folds=True)
+@op("Concat", folds=True, carries=True)
 def concat_from_second_axis(*inputs: Array, axis: int = 1) -> Array:
     """Until version 4 the axis need not be given."""
     return concat(*inputs, axis=axis)
 
 
-@op("Concat", since=4, folds=True)
+@op("Concat", since=4, folds=True, carries=True)
 def concat(*inputs: Array, axis: int) -> Array:
     return namespace(*inputs).concatenate(inputs, axis=axis)
 
 
-@op("Split", folds=True)
+@op("Split", folds=True, carries=True)
 def split_by_input_or_attribute(
     data: Array, lengths: Ints | None = None, *, split: Ints | None = None, axis: int = 0, count: OutputCount
 ) -> tuple[Array, ...]:
@@ -84,7 +84,7 @@ def split_by_input_or_attribute(
     return split_evenly_or_as_told(data, split if lengths is None else lengths, axis=axis, count=count)
 
 
-@op("Split", since=2, folds=True)
+@op("Split", since=2, folds=True, carries=True)
 def split_evenly_or_as_told(
     data: Array, split: Ints | None = None, *, axis: int, num_outputs: int | None = None, count: OutputCount
 ) -> tuple[Array, ...]:
@@ -99,7 +99,7 @@ def split_evenly_or_as_told(
     return tuple(namespace(data).split(data, np.cumsum(split)[:-1], axis=axis))
 
 
-@op("Slice", folds=True)
+@op("Slice", folds=True, carries=True)
 def slice_(data: Array, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Array:
     """What lies outside the array is left out, however far outside a bound is."""
     index = [slice(None)] * data.ndim
@@ -117,7 +117,7 @@ def _clamped(start: int, end: int, step: int, length: int) -> slice:
     return slice(start, end if end >= 0 else None, step)
 
 
-@op("Expand", folds=True)
+@op("Expand", folds=True, carries=True)
 def expand(data: Array, shape: Ints) -> Array:
     """Both shapes broadcast: a dimension of the input stays where the wanted one is 1 or missing."""
     target = np.broadcast_shapes(data.shape, shape)
@@ -125,7 +125,7 @@ def expand(data: Array, shape: Ints) -> Array:
     return namespace(data).broadcast_to(data, target)
 
 
-@op("Tile", folds=True)
+@op("Tile", folds=True, carries=True)
 def tile_one_axis(data: Array, tiles: Int, axis: Int) -> Array:
     """Until version 6 a tile repeats along one axis."""
     repeats = [1] * data.ndim
@@ -133,19 +133,19 @@ def tile_one_axis(data: Array, tiles: Int, axis: Int) -> Array:
     return tile(data, tuple(repeats))
 
 
-@op("Tile", since=6, folds=True)
+@op("Tile", since=6, folds=True, carries=True)
 def tile(data: Array, repeats: Ints) -> Array:
     data = static.traced_if_large(data, data.size * math.prod(repeats))
     return namespace(data).tile(data, repeats)
 
 
-@op("Pad", folds=True)
+@op("Pad", folds=True, carries=True)
 def pad_by_paddings(data: Array, paddings: Ints, *, mode: str, value: float) -> Array:
     """Version 1 calls them paddings."""
     return pad(data, paddings, mode=mode, value=value)
 
 
-@op("Pad", since=2, folds=True)
+@op("Pad", since=2, folds=True, carries=True)
 def pad(
     data: Array,
     pads: Ints,
@@ -182,7 +182,7 @@ def _pad_widths(pads: Sequence[int], axes: Sequence[int] | None, rank: int) -> l
     return widths
 
 
-@op("CenterCropPad", folds=True)
+@op("CenterCropPad", folds=True, carries=True)
 def center_crop_pad(data: Array, shape: Ints, *, axes: Ints | None = None) -> Array:
     """An odd pixel is cropped from, or padded on, the far side."""
     axes = tuple(range(data.ndim)) if axes is None else axes
@@ -197,7 +197,7 @@ def center_crop_pad(data: Array, shape: Ints, *, axes: Ints | None = None) -> Ar
     return namespace(data).pad(data[tuple(index)], widths)
 
 
-@op("DepthToSpace", folds=True)
+@op("DepthToSpace", folds=True, carries=True)
 def depth_to_space(data: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     batch, depth, height, width = data.shape
     channels = depth // blocksize**2
@@ -208,7 +208,7 @@ def depth_to_space(data: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     return blocks.reshape((batch, channels, height * blocksize, width * blocksize))
 
 
-@op("SpaceToDepth", folds=True)
+@op("SpaceToDepth", folds=True, carries=True)
 def space_to_depth(data: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     batch, channels, height, width = data.shape
     rows, columns = height // blocksize, width // blocksize
@@ -217,13 +217,13 @@ def space_to_depth(data: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     return blocks.transpose(order).reshape((batch, channels * blocksize**2, rows, columns))
 
 
-@op("Trilu", folds=True)
+@op("Trilu", folds=True, carries=True)
 def trilu(data: Array, k: Int = 0, *, upper: bool) -> Array:
     xp = namespace(data)
     return xp.triu(data, k) if upper else xp.tril(data, k)
 
 
-@op("ReverseSequence", folds=True)
+@op("ReverseSequence", folds=True, carries=True)
 def reverse_sequence(data: Array, sequence_lens: Array, *, batch_axis: int, time_axis: int) -> Array:
     """Reverses the first `sequence_lens[i]` steps of sequence i; the rest stays in place."""
     xp = namespace(data, sequence_lens)

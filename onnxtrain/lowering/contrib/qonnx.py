@@ -11,7 +11,7 @@ from jax import lax
 from onnxtrain.errors import OperatorError
 from onnxtrain.lowering import levels, named_functions
 from onnxtrain.lowering.contrib.domains import qonnx
-from onnxtrain.lowering.registry import Array
+from onnxtrain.lowering.registry import Array, StraightThroughWanted
 
 _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "ROUND": jnp.rint,
@@ -37,6 +37,7 @@ def quant(
     narrow: bool = False,
     rounding_mode: str = "ROUND",
     signed: bool = True,
+    straight_through: StraightThroughWanted,
 ) -> Array:
     """The gradient is 1 in range and 0 outside; scale and zero point have that of learned step sizes.
 
@@ -51,7 +52,8 @@ def quant(
     nearest = rounding(clipped)
     if signed:
         nearest = jnp.where(bitwidth == 1, jnp.where(moved >= 0, 1, -1).astype(moved.dtype), nearest)
-    return (levels.with_gradient_of(nearest, clipped) - zeropt) * scale
+    nearest = levels.with_gradient_of(nearest, clipped) if straight_through else lax.stop_gradient(nearest)
+    return (nearest - zeropt) * scale
 
 
 def _range(bitwidth: Array, signed: bool, narrow: bool) -> tuple[Any, Any]:
@@ -63,8 +65,8 @@ def _range(bitwidth: Array, signed: bool, narrow: bool) -> tuple[Any, Any]:
 
 
 @qonnx("BipolarQuant")
-def bipolar_quant(x: Array, scale: Array) -> Array:
+def bipolar_quant(x: Array, scale: Array, *, straight_through: StraightThroughWanted) -> Array:
     """Minus or plus the scale. The gradient passes where x is no larger than that."""
     moved = x / scale
     sign = jnp.where(moved >= 0, 1, -1).astype(moved.dtype)
-    return levels.with_gradient_of(sign, named_functions.clip(moved, -1.0, 1.0)) * scale
+    return (levels.with_gradient_of(sign, named_functions.clip(moved, -1.0, 1.0)) if straight_through else sign) * scale

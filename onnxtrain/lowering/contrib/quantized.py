@@ -1,12 +1,9 @@
 """Operators on quantized values: what goes in stands for floats, and what comes out is quantized again.
 
-Those whose output is quantized carry no gradient.
+Their gradients are those of the floats, straight through both ends.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +12,7 @@ import numpy as np
 from onnxtrain.errors import OperatorError
 from onnxtrain.lowering import levels, windows
 from onnxtrain.lowering.contrib.domains import microsoft
-from onnxtrain.lowering.registry import Array, Ints, StandIn, StraightThrough
+from onnxtrain.lowering.registry import Array, Ints, StandIns, StraightThrough
 
 
 @microsoft("QuantizeLinear", folds=True)
@@ -28,21 +25,18 @@ def quantize_linear(
 
 @microsoft("DequantizeLinear", folds=True)
 def dequantize_linear(
-    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1, stand_in: StandIn
+    x: Array, x_scale: Array, x_zero_point: Array | None = None, *, axis: int = 1, stand_ins: StandIns
 ) -> Array:
-    return levels.dequantize(x, x_scale, x_zero_point, axis=axis, stand_in=stand_in).astype(x_scale.dtype)
+    return levels.dequantize(x, x_scale, x_zero_point, axis=axis, stand_in=stand_ins[0]).astype(x_scale.dtype)
 
 
-def _between(
-    function: Callable[..., Any],
-    quantized: tuple[tuple[Array, Array, Array | None], ...],
-    y_scale: Array,
-    y_zero_point: Array | None,
-) -> Array:
-    """The function of what values with their scales and zero points stand for, quantized."""
-    y = function(*(levels.dequantize(x, scale.reshape(()), zero_point) for x, scale, zero_point in quantized))
-    zero_point = None if y_zero_point is None else y_zero_point.reshape(())
-    return levels.rounded(y / y_scale.reshape(()), zero_point, np.dtype(quantized[0][0].dtype))
+def _real(x: Array, scale: Array, zero_point: Array | None, stand_in: Array | None) -> Array:
+    return levels.dequantize(x, scale.reshape(()), zero_point, stand_in=stand_in)
+
+
+def _quantized(y: Array, scale: Array, zero_point: Array | None, like: Array) -> Array | StraightThrough:
+    zero_point = None if zero_point is None else zero_point.reshape(())
+    return levels.quantize(y, scale.reshape(()), zero_point, np.dtype(like.dtype))
 
 
 @microsoft("QLinearAdd")
@@ -55,8 +49,11 @@ def q_linear_add(
     b_zero_point: Array | None,
     c_scale: Array,
     c_zero_point: Array | None = None,
-) -> Array:
-    return _between(jnp.add, ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point)), c_scale, c_zero_point)
+    *,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    total = _real(a, a_scale, a_zero_point, stand_ins[0]) + _real(b, b_scale, b_zero_point, stand_ins[3])
+    return _quantized(total, c_scale, c_zero_point, a)
 
 
 @microsoft("QLinearMul")
@@ -69,17 +66,23 @@ def q_linear_mul(
     b_zero_point: Array | None,
     c_scale: Array,
     c_zero_point: Array | None = None,
-) -> Array:
-    return _between(jnp.multiply, ((a, a_scale, a_zero_point), (b, b_scale, b_zero_point)), c_scale, c_zero_point)
+    *,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    product = _real(a, a_scale, a_zero_point, stand_ins[0]) * _real(b, b_scale, b_zero_point, stand_ins[3])
+    return _quantized(product, c_scale, c_zero_point, a)
 
 
 @microsoft("QLinearConcat")
-def q_linear_concat(y_scale: Array, y_zero_point: Array, *inputs: Array, axis: int) -> Array:
+def q_linear_concat(
+    y_scale: Array, y_zero_point: Array, *inputs: Array, axis: int, stand_ins: StandIns
+) -> Array | StraightThrough:
     """Inputs are in groups of three: values, scale and zero point."""
     if len(inputs) % 3:
         raise OperatorError(f"{len(inputs)} inputs are no groups of values, scale and zero point.")
-    groups = tuple(zip(inputs[::3], inputs[1::3], inputs[2::3], strict=True))
-    return _between(lambda *values: jnp.concatenate(values, axis), groups, y_scale, y_zero_point)
+    groups = zip(inputs[::3], inputs[1::3], inputs[2::3], stand_ins[2::3], strict=True)
+    joined = jnp.concatenate([_real(*group) for group in groups], axis)
+    return _quantized(joined, y_scale, y_zero_point, inputs[0])
 
 
 @microsoft("QLinearLeakyRelu")
@@ -91,15 +94,24 @@ def q_linear_leaky_relu(
     y_zero_point: Array | None = None,
     *,
     alpha: float = 0.01,
-) -> Array:
-    return _between(lambda x: jnp.where(x < 0, alpha * x, x), ((x, x_scale, x_zero_point),), y_scale, y_zero_point)
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    real = _real(x, x_scale, x_zero_point, stand_ins[0])
+    return _quantized(jnp.where(real < 0, alpha * real, real), y_scale, y_zero_point, x)
 
 
 @microsoft("QLinearSigmoid")
 def q_linear_sigmoid(
-    x: Array, x_scale: Array, x_zero_point: Array | None, y_scale: Array, y_zero_point: Array | None = None
-) -> Array:
-    return _between(jax.nn.sigmoid, ((x, x_scale, x_zero_point),), y_scale, y_zero_point)
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array | None,
+    y_scale: Array,
+    y_zero_point: Array | None = None,
+    *,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    real = _real(x, x_scale, x_zero_point, stand_ins[0])
+    return _quantized(jax.nn.sigmoid(real), y_scale, y_zero_point, x)
 
 
 @microsoft("QLinearSoftmax")
@@ -112,18 +124,28 @@ def q_linear_softmax(
     *,
     axis: int = -1,
     opset: int,
-) -> Array:
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
     """Before opset 13 the softmax is over all axes from `axis` on."""
     axes = (axis % x.ndim,) if opset >= 13 else tuple(range(axis % x.ndim, x.ndim))
-    return _between(lambda x: jax.nn.softmax(x, axes), ((x, x_scale, x_zero_point),), y_scale, y_zero_point)
+    real = _real(x, x_scale, x_zero_point, stand_ins[0])
+    return _quantized(jax.nn.softmax(real, axes), y_scale, y_zero_point, x)
 
 
 @microsoft("QLinearGlobalAveragePool")
 def q_linear_global_average_pool(
-    x: Array, x_scale: Array, x_zero_point: Array, y_scale: Array, y_zero_point: Array, *, channels_last: bool = False
-) -> Array:
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    channels_last: bool = False,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
     axes = tuple(range(1, x.ndim - 1) if channels_last else range(2, x.ndim))
-    return _between(lambda x: x.mean(axes, keepdims=True), ((x, x_scale, x_zero_point),), y_scale, y_zero_point)
+    real = _real(x, x_scale, x_zero_point, stand_ins[0])
+    return _quantized(real.mean(axes, keepdims=True), y_scale, y_zero_point, x)
 
 
 @microsoft("QLinearAveragePool")
@@ -141,13 +163,10 @@ def q_linear_average_pool(
     kernel_shape: Ints,
     pads: Ints | None = None,
     strides: Ints | None = None,
-) -> Array:
-    sizes = x.shape[1:-1] if channels_last else x.shape[2:]
-    axes = windows.place(sizes, kernel_shape, strides, pads, None, auto_pad)
-
-    def pool(x: Array) -> Array:
-        images = jnp.moveaxis(x, -1, 1) if channels_last else x
-        y = windows.average(images, axes, ceil_mode, count_include_pad)
-        return jnp.moveaxis(y, 1, -1) if channels_last else y
-
-    return _between(pool, ((x, x_scale, x_zero_point),), y_scale, y_zero_point)
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    real = _real(x, x_scale, x_zero_point, stand_ins[0])
+    images = jnp.moveaxis(real, -1, 1) if channels_last else real
+    axes = windows.place(images.shape[2:], kernel_shape, strides, pads, None, auto_pad)
+    y = windows.average(images, axes, ceil_mode, count_include_pad)
+    return _quantized(jnp.moveaxis(y, 1, -1) if channels_last else y, y_scale, y_zero_point, x)

@@ -1,17 +1,16 @@
-"""Matrix products of floats with quantized matrices. Gradients reach the floats as if nothing had been rounded."""
+"""Matrix products with quantized matrices. Gradients reach the floats as if nothing had been rounded."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from onnxtrain.errors import UnsupportedError
 from onnxtrain.lowering import levels
 from onnxtrain.lowering.contrib.domains import microsoft
-from onnxtrain.lowering.registry import Array, StraightThrough
-
-_INTEGER = np.dtype(np.int32)
+from onnxtrain.lowering.registry import Array, StandIns, StraightThrough, StraightThroughWanted
 
 
 @microsoft("MatMulIntegerToFloat")
@@ -23,18 +22,13 @@ def mat_mul_integer_to_float(
     a_zero_point: Array | None = None,
     b_zero_point: Array | None = None,
     bias: Array | None = None,
+    *,
+    stand_ins: StandIns,
 ) -> Array:
     """The scale and the zero point of B may be one for each column."""
-    y = _product(a, a_zero_point, b, b_zero_point).astype(a_scale.dtype) * (a_scale * b_scale)
+    product = levels.multiplied(jnp.matmul, (a, a_zero_point, stand_ins[0]), (b, b_zero_point, stand_ins[1]))
+    y = levels.as_floats(product, np.dtype(a_scale.dtype)) * (a_scale * b_scale)
     return y if bias is None else y + bias
-
-
-def _product(a: Array, a_zero_point: Array | None, b: Array, b_zero_point: Array | None) -> Array:
-    left, right = (
-        jnp.asarray(x).astype(_INTEGER) if zero_point is None else levels.centred(x, zero_point, _INTEGER)
-        for x, zero_point in ((a, a_zero_point), (b, b_zero_point))
-    )
-    return jnp.matmul(left, right)
 
 
 @microsoft("QGemm")
@@ -52,16 +46,22 @@ def q_gemm(
     alpha: float = 1.0,
     transA: bool = False,
     transB: bool = False,
-) -> Array:
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
     """C is in the scale of the product of integers. Without a scale for Y the result is a float."""
-    b = b.T if transB else b
-    b_scale, b_zero_point = b_scale.reshape(-1), b_zero_point.reshape(-1)
-    y = _product(a.T if transA else a, a_zero_point.reshape(()), b, b_zero_point)
-    y = (y if c is None else y + c).astype(a_scale.dtype) * (alpha * a_scale.reshape(()) * b_scale)
+
+    def multiply(a: Array, b: Array) -> Array:
+        return jnp.matmul(a.T if transA else a, b.T if transB else b)
+
+    columns = b_zero_point.reshape(-1, 1) if transB else b_zero_point.reshape(-1)
+    product = levels.multiplied(multiply, (a, a_zero_point.reshape(()), stand_ins[0]), (b, columns, stand_ins[3]))
+    if c is not None:
+        product = replace(product, value=product.value + c)
+    y = levels.as_floats(product, np.dtype(a_scale.dtype)) * (alpha * a_scale.reshape(()) * b_scale.reshape(-1))
     if y_scale is None:
         return y
     zero_point = None if y_zero_point is None else y_zero_point.reshape(())
-    return levels.rounded(y / y_scale.reshape(()), zero_point, np.dtype(a.dtype))
+    return levels.quantize(y, y_scale.reshape(()), zero_point, np.dtype(a.dtype))
 
 
 @microsoft("DynamicQuantizeMatMul")
@@ -71,16 +71,26 @@ def dynamic_quantize_mat_mul(
     b_scale: Array,
     b_zero_point: Array | None = None,
     bias: Array | None = None,
+    *,
+    straight_through: StraightThroughWanted,
 ) -> Array:
-    y = quantized_dynamically(a, b, b_scale, b_zero_point)
+    y = quantized_dynamically(a, b, b_scale, b_zero_point, straight_through)
     return y if bias is None else y + bias
 
 
-def quantized_dynamically(a: Array, b: Array, b_scale: Array, b_zero_point: Array | None) -> Array:
-    """The product of A, quantized by its own range, and a quantized B, with the gradient of the product of floats."""
-    quantized, scale, zero_point = levels.quantize_dynamically(lax.stop_gradient(a))
+def quantized_dynamically(
+    a: Array, b: Array, b_scale: Array, b_zero_point: Array | None, straight_through: bool
+) -> Array:
+    """The product of A, quantized by its own range, and a quantized B.
+
+    Straight through, it has the gradient of the product of floats; otherwise that of the scale of A alone.
+    """
+    quantized, scale, zero_point = levels.quantize_dynamically(a)
     quantized = quantized.value if isinstance(quantized, StraightThrough) else quantized
-    y = _product(quantized, zero_point, b, b_zero_point).astype(a.dtype) * (scale * b_scale)
+    product = levels.multiplied(jnp.matmul, (quantized, zero_point, None), (b, b_zero_point, None)).value
+    y = product.astype(a.dtype) * (scale * b_scale)
+    if not straight_through:
+        return y
     weights = levels.dequantize(b, b_scale, b_zero_point, axis=b.ndim - 1)
     return levels.with_gradient_of(y, jnp.matmul(a, weights))
 

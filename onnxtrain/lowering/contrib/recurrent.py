@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from onnxtrain.lowering.contrib.domains import microsoft
 from onnxtrain.lowering.contrib.quantized_product import quantized_dynamically
 from onnxtrain.lowering.recurrence import Cell, Sequences, activations_of, lstm_cell, of_direction, sum_halves
-from onnxtrain.lowering.registry import Array, Floats
+from onnxtrain.lowering.registry import Array, Floats, StraightThroughWanted
 
 
 @microsoft("DynamicQuantizeLSTM", ignores={"hidden_size"})
@@ -33,6 +33,7 @@ def dynamic_quantize_lstm(
     clip: float | None = None,
     direction: str = "forward",
     input_forget: bool = False,
+    straight_through: StraightThroughWanted,
 ) -> tuple[Array, ...]:
     """The weights are transposed, unlike those of LSTM. Gradients are those of an LSTM that rounds nothing.
 
@@ -41,11 +42,11 @@ def dynamic_quantize_lstm(
     functions = activations_of(activations, activation_alpha, activation_beta, clip)
 
     def project(x: Any, index: int) -> Any:
-        return quantized_dynamically(x, w[index], w_scale[index], w_zero_point[index])
+        return quantized_dynamically(x, w[index], w_scale[index], w_zero_point[index], straight_through)
 
     def cell(index: int) -> Cell:
         def recur(hidden: Any) -> Any:
-            return quantized_dynamically(hidden, r[index], r_scale[index], r_zero_point[index])
+            return quantized_dynamically(hidden, r[index], r_scale[index], r_zero_point[index], straight_through)
 
         return lstm_cell(of_direction(functions, index, 3), recur, None if p is None else p[index], input_forget)
 
