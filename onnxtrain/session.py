@@ -33,6 +33,7 @@ class TrainingSession:
     Args:
       model: a path, an `onnx.ModelProto` (which stays untouched), or a model that has been read.
       seed: where all random streams start. By default a saved run goes on with its own, and a new one starts at 0.
+      straight_through: what the gradient through a quantization is: as if nothing had been rounded, or exactly zero.
 
     Raises:
       ValidationError: the training information breaks the specification; the error lists every problem.
@@ -45,8 +46,14 @@ class TrainingSession:
         session.save("trained.onnx")
     """
 
-    def __init__(self, model: str | os.PathLike[str] | onnx.ModelProto | Model, seed: int | None = None):
-        self.program = lower(model)
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | onnx.ModelProto | Model,
+        seed: int | None = None,
+        *,
+        straight_through: bool = True,
+    ):
+        self.program = lower(model, straight_through=straight_through)
         self.model = self.program.model
         self._execution = Execution(self.program)
         self._lent = False
