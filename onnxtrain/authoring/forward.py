@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 import onnx
-from onnx import TensorProto, inliner, numpy_helper
+from onnx import TensorProto, helper, inliner, numpy_helper
 
 from onnxtrain.authoring import normalization
 from onnxtrain.authoring.builder import GraphBuilder
@@ -47,6 +47,7 @@ class TrainingForward:
         targets: Collection[str],
         trained: Collection[str],
         builder: GraphBuilder,
+        dropouts: Mapping[str, float],
     ):
         self.renamed: dict[str, str] = {}
         self._types = types
@@ -55,7 +56,9 @@ class TrainingForward:
         self._stored = stored_tensors(model.graph)
         self._latest: dict[str, str] = {}  # running statistics, and what they are after the nodes so far
         self._initial: dict[str, float] = {}
+        self._dropouts = dropouts  # ratios by value name
         needed, _ = needed_nodes(_without_function_calls(model), targets)
+        self._drop_new(value.name for value in model.graph.input)
         self._copy(needed, _value_names(model.graph))
         self.statistics = tuple(self._update(name, value) for name, value in self._latest.items())
 
@@ -64,6 +67,15 @@ class TrainingForward:
             is_new = inference.isdisjoint(node.output)
             if is_new or self._differs(node) or not reads(node).isdisjoint(self.renamed):
                 self._write(node, self._builder, self.renamed)
+            if not is_standard(node, "Dropout"):  # one that is there already has its ratio
+                self._drop_new(node.output)
+
+    def _drop_new(self, names: Iterable[str]) -> None:
+        """Writes a Dropout that the model does not have for each of these values that has a ratio."""
+        for name in names:
+            if self._dropouts.get(name):
+                node = helper.make_node("Dropout", [name], [name], f"dropout/{name}")
+                self._write_dropout(node, self._builder, self.renamed)
 
     def _update(self, name: str, value: str) -> Update:
         tensor = self._stored[name]
@@ -85,10 +97,16 @@ class TrainingForward:
     def _drops(self, node: onnx.NodeProto) -> bool:
         if not is_standard(node, "Dropout") or input_at(node, 2):
             return False  # whoever feeds `training_mode` has decided
-        ratio = self._stored.get(input_at(node, 1))
-        if ratio is not None:
-            return bool(numpy_helper.to_array(ratio).any())
-        return attribute_value(node, "ratio", 0.5) != 0.0
+        return self._ratio(node) != 0.0
+
+    def _ratio(self, node: onnx.NodeProto) -> float | None:
+        """The share of values that a Dropout drops; None where the model computes it."""
+        if node.output[0] in self._dropouts:
+            return self._dropouts[node.output[0]]
+        given = input_at(node, 1)
+        if not given:
+            return attribute_value(node, "ratio", 0.5)
+        return float(numpy_helper.to_array(self._stored[given])) if given in self._stored else None
 
     def _write(self, node: onnx.NodeProto, builder: GraphBuilder, renamed: dict[str, str]) -> None:
         if self._normalizes_batch(node):
@@ -147,13 +165,16 @@ class TrainingForward:
     def _write_dropout(self, node: onnx.NodeProto, builder: GraphBuilder, renamed: dict[str, str]) -> None:
         twin = self._twin(node, renamed)
         if builder.opset >= _DROPOUT_WITH_MODE:
-            mode = self._builder.initializer(f"{twin.name}/training_mode", True, TensorProto.BOOL)
-            twin.input[:] = [twin.input[0], input_at(twin, 1), mode]
+            ratio = input_at(twin, 1)
+            if node.output[0] in self._dropouts:
+                ratio = builder.initializer(f"{twin.name}/ratio", self._dropouts[node.output[0]], TensorProto.FLOAT)
+            mode = builder.initializer(f"{twin.name}/training_mode", True, TensorProto.BOOL)
+            twin.input[:] = [twin.input[0], ratio, mode]
             self._name_anew(twin, renamed)
             builder.nodes.append(twin)
         else:
             element_type = self._types.element_type(node.input[0]) or TensorProto.FLOAT
-            output, mask = _write_dropout_in_parts(twin, builder, attribute_value(node, "ratio", 0.5), element_type)
+            output, mask = _write_dropout_in_parts(twin, builder, self._ratio(node) or 0.0, element_type)
             renamed[node.output[0]] = output
             if output_at(node, 1):
                 renamed[node.output[1]] = mask

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import onnx
 
 from onnxtrain.authoring import batch, rewrites
 from onnxtrain.authoring.initializers import KEEP, find_scheme
+from onnxtrain.authoring.insertion import insert_normalization
 from onnxtrain.authoring.losses import find_loss
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer, find_optimizer
@@ -38,6 +39,8 @@ def make_trainable(
     initialize: str = KEEP,
     seed: int | None = 0,
     free_batch: bool = False,
+    dropout: Mapping[str, float] | None = None,
+    normalize: str | Sequence[str] | None = None,
 ) -> onnx.ModelProto:
     """Adds training information to an inference model: plain ONNX in, plain ONNX out.
 
@@ -68,13 +71,20 @@ def make_trainable(
         `"glorot_uniform"`, `"glorot_normal"`, `"he_uniform"` and `"he_normal"` draw kernels and embeddings anew and
         set biases to 0 and scales to 1.
       seed: fixes what is drawn; None leaves it to the seed of the session.
+      dropout: shares of values that training drops, by pattern: a glob over the names of values, or `"node:..."` over
+        those of nodes. Where the model has a Dropout, this is its ratio. What the model infers stays the same.
+      normalize: patterns, as in `trainable`; every Conv, ConvTranspose and Gemm whose kernel matches gets back the
+        BatchNormalization that its exporter folded into it. It starts as the identity when the model infers; training
+        takes the statistics of the batch from the first step on.
       free_batch: first lets the model take any batch size where its author fixed one (`free_batch`).
 
     Raises:
       ModelError: the model has no such output, a pattern matches no weight, or there is nothing to train.
       UnsupportedError: a name that is not known, or a model that cannot be trained as it stands.
     """
-    recipe = Recipe(find_loss(loss), find_optimizer(optimizer), learning_rate, find_scheme(initialize), seed)
+    recipe = Recipe(
+        find_loss(loss), find_optimizer(optimizer), learning_rate, find_scheme(initialize), seed, dropout or {}
+    )
     proto = load(model)
     _check_can_be_prepared(proto)
     if free_batch:
@@ -82,9 +92,13 @@ def make_trainable(
     names = Names(proto)
     _make_ready(proto, names)
     types = infer_types(proto)
+    if normalize is not None:
+        insert_normalization(proto, names, types, _patterns(normalize))
+        types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
     source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
-    weights = choose_weights(proto, types, source.value, _patterns(trainable), _patterns(frozen))
+    chosen = None if trainable is None else _patterns(trainable)
+    weights = choose_weights(proto, types, source.value, chosen, _patterns(frozen or ()))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     _drop_inputs(proto.graph, {weight.name for weight in weights})
     source = source if class_axis is None else replace(source, class_axis=class_axis)
@@ -92,8 +106,8 @@ def make_trainable(
     return proto
 
 
-def _patterns(patterns: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    return (patterns,) if isinstance(patterns, str) else None if patterns is None else tuple(patterns)
+def _patterns(patterns: str | Sequence[str]) -> tuple[str, ...]:
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
 def _check_can_be_prepared(model: onnx.ModelProto) -> None:

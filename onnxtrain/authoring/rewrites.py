@@ -51,7 +51,7 @@ def switch_to_inference(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         if is_standard(node, "BatchNormalization"):
             _switch_normalization(node, read)
-        elif is_standard(node, "Dropout") and _is_true(stored.get(input_at(node, 2))):
+        elif is_standard(node, "Dropout") and input_at(node, 2) in stored:
             del node.input[2:]
         for subgraph in subgraphs(node):
             switch_to_inference(subgraph)
@@ -64,10 +64,6 @@ def _switch_normalization(node: onnx.NodeProto, read: set[str]) -> None:
         if attribute.name == "training_mode":
             node.attribute.remove(attribute)
     del node.output[1:]
-
-
-def _is_true(tensor: TensorProto | None) -> bool:
-    return tensor is not None and bool(numpy_helper.to_array(tensor).all())
 
 
 def move_weights_out(graph: onnx.GraphProto, names: Names) -> None:

@@ -11,6 +11,7 @@ from onnx import helper
 from onnxtrain.authoring.builder import TRAINING_DOMAIN, GraphBuilder
 from onnxtrain.authoring.forward import TrainingForward
 from onnxtrain.authoring.initializers import Scheme, write_constants, write_weights
+from onnxtrain.authoring.insertion import choose_dropouts
 from onnxtrain.authoring.losses import Loss, LossKind, Prediction
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer
@@ -32,6 +33,7 @@ class Recipe:
       learning_rate: what the state variable of that name starts with.
       scheme: how weights are drawn anew; None to keep them.
       seed: fixes what is drawn; None to leave it to the session.
+      dropout: shares of values to drop, by pattern.
     """
 
     loss: LossKind
@@ -39,6 +41,7 @@ class Recipe:
     learning_rate: float
     scheme: Scheme | None
     seed: int | None
+    dropout: Mapping[str, float]
 
 
 def add_training_info(
@@ -47,7 +50,9 @@ def add_training_info(
     """Adds one `TrainingInfoProto` to an inference model whose weights are initializers."""
     builder = GraphBuilder(names, default_opset(model))
     trained = {weight.name for weight in weights}
-    forward = TrainingForward(model, types, _read_by_loss(source), trained, builder)
+    targets = _read_by_loss(source)
+    dropouts = choose_dropouts(model.graph, types, targets, recipe.dropout)
+    forward = TrainingForward(model, types, targets, trained, builder, dropouts)
     loss = _write_loss(builder, types, source, forward.renamed, recipe)
     gradients = _write_gradients(builder, weights, _data_inputs(model.graph, source), loss)
     updates = write_updates(builder, recipe.optimizer, weights, gradients, recipe.learning_rate)
