@@ -1,0 +1,61 @@
+"""Outputs and gradients of single operators are PyTorch's, in float64 and where conventions matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.lowering.gradient_cases import GradientCase
+
+torch = pytest.importorskip("torch", reason="PyTorch is the twin (the extra `oracle`)")
+
+from tests.parity.operators import elementwise, reduction, shape  # noqa: E402
+from tests.parity.operators.records import TorchCase  # noqa: E402
+
+CASES = [*elementwise.CASES, *reduction.CASES, *shape.CASES]
+
+# Each function is compiled for one tiny call.
+QUICK_TO_COMPILE = {"xla_backend_optimization_level": 0}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_outputs_and_gradients_are_those_of_pytorch(case: TorchCase, x64: None) -> None:
+    node = case.gradient_case()
+    outputs, gradients = jax.jit(_differentiated(node), compiler_options=QUICK_TO_COMPILE)(node.point)
+    given = [_tensor(value, position in node.point) for position, value in enumerate(node.values)]
+    found = case.twin(*given)
+    twins = list(found) if isinstance(found, tuple | list) else [found]
+    for output, twin in zip(outputs, twins, strict=True):
+        np.testing.assert_allclose(output, twin.detach().numpy(), rtol=case.rtol, atol=1e-10, strict=True)
+    differentiable = [twin for twin in twins if twin.requires_grad]
+    torch.autograd.backward(differentiable, [torch.tensor(_weights(twin.detach().numpy())) for twin in differentiable])
+    for position, gradient in gradients.items():
+        expected = given[position].grad
+        expected = np.zeros(gradient.shape) if expected is None else expected.numpy()
+        message = str(node.formal(position))
+        np.testing.assert_allclose(gradient, expected, rtol=case.rtol, atol=1e-10, strict=True, err_msg=message)
+
+
+def _differentiated(node: GradientCase) -> Callable[[Any], Any]:
+    """The outputs, and the gradients of their weighted sum."""
+
+    def run(point: Any) -> Any:
+        outputs, pullback = jax.vjp(lambda point: [jnp.asarray(value) for value in node.run(point)], point)
+        return outputs, pullback([_weights(output) for output in outputs])[0]
+
+    return run
+
+
+def _tensor(value: Any, differentiated: bool) -> Any:
+    return torch.tensor(value, requires_grad=differentiated) if isinstance(value, np.ndarray) else value
+
+
+def _weights(output: Any) -> Any:
+    if not jnp.issubdtype(output.dtype, jnp.floating):
+        return np.zeros(output.shape, jax.dtypes.float0)
+    return np.random.default_rng(output.size).standard_normal(output.shape).astype(output.dtype)
