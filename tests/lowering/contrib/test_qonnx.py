@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 from onnxtrain.errors import OperatorError
+from onnxtrain.graph.model import Graph, Node
+from onnxtrain.lowering.context import Context
+from onnxtrain.lowering.interpreter import run_graph
 from tests.lowering.one_node import run_node
 
 HALVES = np.array([-9, -1.5, -1.2, -0.5, 0, 0.5, 1.5, 1.7, 9], np.float32)
@@ -81,3 +84,19 @@ def test_a_bipolar_value_is_plus_or_minus_the_scale_and_its_gradient_passes_with
 def test_an_unknown_way_of_rounding_is_refused() -> None:
     with pytest.raises(OperatorError, match="rounding_mode must be one of"):
         quant(HALVES, rounding_mode="SOMEHOW")
+
+
+def test_gradient_through_rounding_is_zero_where_the_user_asks_for_that() -> None:
+    inputs = ("x", "scale", "zero", "bits")
+    node = Node("Quant", "qonnx.custom_op.general", "", inputs, ("y",), {})
+    bipolar = Node("BipolarQuant", "qonnx.custom_op.general", "", ("x", "scale"), ("y",), {})
+    context = Context({}, {"qonnx.custom_op.general": 1}, straight_through=False)
+    x = jnp.array([-9, -0.3, 0.2, 9], jnp.float32)
+    values = {"scale": jnp.float32(0.5), "zero": jnp.float32(0), "bits": jnp.float32(3)}
+    for quantizer in (node, bipolar):
+        graph = Graph("test", (), (), (quantizer,))
+
+        def run(x: Any, graph: Graph = graph) -> Any:
+            return run_graph(graph, {"x": x, **values}, ["y"], context)["y"].sum()
+
+        np.testing.assert_array_equal(jax.grad(run)(x), np.zeros(4))
