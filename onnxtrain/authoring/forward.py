@@ -38,6 +38,7 @@ class TrainingForward:
     Attributes:
       renamed: each inference value that the pass computes anew, and the name of its counterpart.
       statistics: the running statistics that the pass brings up to date.
+      normalized: for each of them, the scale and the bias of the BatchNormalization that it belongs to.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TrainingForward:
         dropouts: Mapping[str, float],
     ):
         self.renamed: dict[str, str] = {}
+        self.normalized: dict[str, frozenset[str]] = {}
         self._types = types
         self._builder = builder
         self._trained = frozenset(trained)
@@ -161,6 +163,7 @@ class TrainingForward:
         mean, variance = node.input[3:5]
         self._latest.update({mean: result.mean, variance: result.variance})
         self._initial.update({mean: 0.0, variance: 1.0})
+        self.normalized.update({name: frozenset(node.input[1:3]) for name in (mean, variance)})
 
     def _write_dropout(self, node: onnx.NodeProto, builder: GraphBuilder, renamed: dict[str, str]) -> None:
         twin = self._twin(node, renamed)

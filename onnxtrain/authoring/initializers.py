@@ -4,58 +4,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+import onnx
+from onnx import helper
 
 from onnxtrain.authoring.builder import GraphBuilder
+from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.protos import attribute_value, is_standard
 from onnxtrain.authoring.roles import Role
+from onnxtrain.authoring.schemes import Blank, Constant, Scheme, find_scheme
+from onnxtrain.authoring.selection import select
 from onnxtrain.authoring.state import Update
 from onnxtrain.authoring.survey import Use
-from onnxtrain.authoring.weights import Weight
-from onnxtrain.errors import UnsupportedError
+from onnxtrain.authoring.weights import Weight, uses_of
 
-KEEP = "keep"
+Initialization = str | Scheme | Mapping[str, str | Scheme]
+
 _CONSTANTS = {Role.BIAS: 0.0, Role.SCALE: 1.0, Role.SLOPE: 0.25}
+_DRAWN_WITH = 17  # any opset that the reference implementation runs
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """How kernels and embeddings are drawn: the variance is `gain` / fan, where fan counts inputs or both sides."""
+def find_schemes(initialize: Initialization, weights: Sequence[Weight]) -> dict[str, Scheme]:
+    """The scheme of every weight that is to get new values, by its name.
 
-    gain: float
-    fan: str  # "in", or "average" of in and out
-    distribution: str  # "uniform" or "normal"
-
-    def variance(self, fan_in: int, fan_out: int) -> float:
-        """The variance for a kernel with these numbers of inputs and outputs of one unit."""
-        fan = fan_in if self.fan == "in" else (fan_in + fan_out) / 2
-        return self.gain / max(fan, 1)
-
-
-SCHEMES: Mapping[str, Scheme] = {
-    "glorot_uniform": Scheme(1.0, "average", "uniform"),
-    "glorot_normal": Scheme(1.0, "average", "normal"),
-    "he_uniform": Scheme(2.0, "in", "uniform"),
-    "he_normal": Scheme(2.0, "in", "normal"),
-}
-
-
-def find_scheme(initialize: str) -> Scheme | None:
-    """The scheme of this name; None for "keep", which leaves the weights at their stored values.
+    Args:
+      initialize: a scheme or its name for all weights, or one for each pattern (`selection.py`); a weight takes that of
+        the first pattern that matches it, and keeps its value where none does.
+      weights: the weights that are trained.
 
     Raises:
-      UnsupportedError: there is none; the message lists those that there are.
+      UnsupportedError: a name is not known.
+      ModelError: a pattern matches nothing that is trained.
     """
-    if initialize == KEEP:
-        return None
-    if initialize not in SCHEMES:
-        known = ", ".join(map(repr, (KEEP, *SCHEMES)))
-        raise UnsupportedError(f"The initialization {initialize!r} is unknown. Known are {known}.")
-    return SCHEMES[initialize]
+    if not isinstance(initialize, Mapping):
+        scheme = find_scheme(initialize)
+        return {} if scheme is None else {weight.name: scheme for weight in weights}
+    trained = {weight.name: weight for weight in weights}
+    found: dict[str, Scheme | None] = {}
+    for pattern, wanted in initialize.items():
+        scheme = find_scheme(wanted)
+        # a tensor that only its name makes a weight has no use
+        names = {pattern} if pattern in trained else select([pattern], uses_of(trained), "initialize")
+        found = dict.fromkeys(names, scheme) | found
+    return {name: scheme for name, scheme in found.items() if scheme is not None}
 
 
 def write_constants(builder: GraphBuilder, updates: Iterable[Update]) -> dict[str, str]:
@@ -67,39 +59,69 @@ def write_constants(builder: GraphBuilder, updates: Iterable[Update]) -> dict[st
     }
 
 
-def write_weights(builder: GraphBuilder, weights: Sequence[Weight], scheme: Scheme, seed: int | None) -> dict[str, str]:
-    """Writes new values for the weights; with a seed every tensor gets a `seed` of its own, made from it (R-02)."""
+def write_copies(builder: GraphBuilder, updates: Iterable[Update], weights: Mapping[str, str]) -> dict[str, str]:
+    """Writes the initial value of what starts as the copy of a weight, where that weight is given a new value."""
+    return {
+        update.variable: builder.cast(weights[update.follows], update.element_type, f"{update.variable}/initial")
+        for update in updates
+        if update.follows is not None and update.follows in weights
+    }
+
+
+def write_weights(
+    builder: GraphBuilder, weights: Sequence[Weight], schemes: Mapping[str, Scheme], seed: int | None
+) -> dict[str, str]:
+    """Writes new values for the weights that have a scheme: which output each of them takes.
+
+    Kernels and embeddings are drawn. What else there is takes the value with which it does nothing, unless its scheme
+    is a constant. With a seed every tensor gets a `seed` of its own, made from it (R-02).
+    """
     # the attribute is a float32, which holds integers up to 2**24 exactly
     seeds = np.random.SeedSequence(seed or 0).generate_state(len(weights)) >> 8
     written = {}
     for weight, own_seed in zip(weights, seeds, strict=True):
-        fixed: dict[str, Any] = {} if seed is None else {"seed": float(own_seed)}
-        if weight.role in _CONSTANTS:
-            value = builder.filled(f"{weight.name}/initial", weight.dims, _CONSTANTS[weight.role], weight.element_type)
-        elif weight.use is not None:
-            value = _write_random(builder, weight, scheme.variance(*fans(weight.use)), scheme.distribution, fixed)
-        else:
+        scheme = schemes.get(weight.name)
+        if scheme is not None and weight.role in _CONSTANTS and not isinstance(scheme, Constant):
+            scheme = Constant(_CONSTANTS[weight.role])
+        if scheme is None or (weight.use is None and not isinstance(scheme, Constant)):
             continue  # nothing is known of what such a tensor should be
-        written[weight.name] = value
+        fixed = {} if seed is None else {"seed": float(own_seed)}
+        written[weight.name] = scheme.write(builder, _blank(weight, fixed))
     return written
 
 
-def _write_random(
-    builder: GraphBuilder, weight: Weight, variance: float, distribution: str, fixed: Mapping[str, Any]
-) -> str:
-    name, shape = f"{weight.name}/initial", list(weight.dims)
-    # RandomNormal knows no bfloat16 before opset 22
-    drawn_type = TensorProto.FLOAT if weight.element_type == TensorProto.BFLOAT16 else weight.element_type
-    drawn_name = name if drawn_type == weight.element_type else f"{name}/drawn"
-    if distribution == "uniform":
-        bound = math.sqrt(3.0 * variance)
-        drawn = builder.add(
-            "RandomUniform", (), drawn_name, shape=shape, dtype=drawn_type, low=-bound, high=bound, **fixed
-        )
-    else:
-        scale = math.sqrt(variance)
-        drawn = builder.add("RandomNormal", (), drawn_name, shape=shape, dtype=drawn_type, scale=scale, **fixed)
-    return drawn if drawn_type == weight.element_type else builder.cast(drawn, weight.element_type, name)
+def draw(weights: Sequence[Weight], schemes: Mapping[str, Scheme], seed: int) -> dict[str, np.ndarray]:
+    """New values for the weights at once: what an initialization graph would assign."""
+    from onnx.reference import ReferenceEvaluator  # which takes a while to import
+
+    builder = GraphBuilder(Names(onnx.ModelProto()), _DRAWN_WITH)
+    written = write_weights(builder, weights, schemes, seed)
+    outputs = [
+        helper.make_tensor_value_info(written[weight.name], weight.element_type, weight.dims)
+        for weight in weights
+        if weight.name in written
+    ]
+    graph = helper.make_graph(builder.nodes, "drawing", [], outputs, builder.initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _DRAWN_WITH)], ir_version=8)
+    values = ReferenceEvaluator(model).run(None, {})
+    return dict(zip(written, map(np.asarray, values), strict=True))
+
+
+def _blank(weight: Weight, seed: Mapping[str, float]) -> Blank:
+    name = f"{weight.name}/initial"
+    if weight.use is None:
+        return Blank(name, weight.dims, weight.element_type, seed=seed)
+    fan_in, fan_out = fans(weight.use)
+    return Blank(name, weight.dims, weight.element_type, fan_in, fan_out, _matrix(weight), seed)
+
+
+def _matrix(weight: Weight) -> tuple[int, ...]:
+    """The shape of a weight as linear maps, each of which is two axes."""
+    dims = weight.dims
+    if len(dims) < 2:
+        return (1, *dims)
+    is_convolution = weight.use is not None and "Conv" in weight.use.node.op_type
+    return (dims[0], math.prod(dims[1:])) if is_convolution else dims
 
 
 def fans(use: Use) -> tuple[int, int]:

@@ -9,13 +9,14 @@ from dataclasses import replace
 import onnx
 
 from onnxtrain.authoring import batch, rewrites
-from onnxtrain.authoring.initializers import KEEP, find_scheme
+from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
 from onnxtrain.authoring.losses import find_loss
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer, find_optimizer
 from onnxtrain.authoring.prediction import choose_output, find_source
 from onnxtrain.authoring.protos import default_opset
+from onnxtrain.authoring.schemes import KEEP
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.training_info import Recipe, add_training_info
 from onnxtrain.authoring.value_types import infer_types
@@ -36,7 +37,7 @@ def make_trainable(
     frozen: str | Sequence[str] | None = None,
     output: str | None = None,
     class_axis: int | None = None,
-    initialize: str = KEEP,
+    initialize: Initialization = KEEP,
     seed: int | None = 0,
     free_batch: bool = False,
     dropout: Mapping[str, float] | None = None,
@@ -67,9 +68,11 @@ def make_trainable(
         both not trained keeps its running statistics and goes on using them.
       output: the output that the loss looks at; needed when there are several float outputs.
       class_axis: the axis of the class scores; by default axis 1 of images (rank 4 and more), else the last.
-      initialize: what the initialization graph does with the weights: `"keep"` leaves them at their stored values;
-        `"glorot_uniform"`, `"glorot_normal"`, `"he_uniform"` and `"he_normal"` draw kernels and embeddings anew and
-        set biases to 0 and scales to 1.
+      initialize: what the initialization graph does with the weights: `"keep"` leaves them at their stored values; a
+        scheme of `onnxtrain.authoring.schemes`, or its name, such as `"he_normal"`, `"orthogonal"` or `"normal:0.02"`,
+        draws kernels and embeddings anew and sets biases to 0 and scales to 1; `"zeros"`, `"ones"` and
+        `"constant:VALUE"` fill all of them. A mapping says it by pattern, the first that matches: `{"last:1":
+        "glorot_uniform"}` draws the last layer and keeps the others.
       seed: fixes what is drawn; None leaves it to the seed of the session.
       dropout: shares of values that training drops, by pattern: a glob over the names of values, or `"node:..."` over
         those of nodes. Where the model has a Dropout, this is its ratio. What the model infers stays the same.
@@ -83,7 +86,7 @@ def make_trainable(
       UnsupportedError: a name that is not known, or a model that cannot be trained as it stands.
     """
     recipe = Recipe(
-        find_loss(loss), find_optimizer(optimizer), learning_rate, find_scheme(initialize), seed, dropout or {}
+        find_loss(loss), find_optimizer(optimizer), learning_rate, initialize, seed, dropout or {}
     )
     proto = load(model)
     _check_can_be_prepared(proto)

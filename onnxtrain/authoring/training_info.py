@@ -10,7 +10,7 @@ from onnx import helper
 
 from onnxtrain.authoring.builder import TRAINING_DOMAIN, GraphBuilder
 from onnxtrain.authoring.forward import TrainingForward
-from onnxtrain.authoring.initializers import Scheme, write_constants, write_weights
+from onnxtrain.authoring.initializers import Initialization, find_schemes, write_constants, write_weights
 from onnxtrain.authoring.insertion import choose_dropouts
 from onnxtrain.authoring.losses import Loss, LossKind, Prediction
 from onnxtrain.authoring.names import Names
@@ -31,7 +31,7 @@ class Recipe:
       loss: what is minimized.
       optimizer: writes the step of a weight.
       learning_rate: what the state variable of that name starts with.
-      scheme: how weights are drawn anew; None to keep them.
+      initialize: which weights get new values, and how.
       seed: fixes what is drawn; None to leave it to the session.
       dropout: shares of values to drop, by pattern.
     """
@@ -39,7 +39,7 @@ class Recipe:
     loss: LossKind
     optimizer: Optimizer
     learning_rate: float
-    scheme: Scheme | None
+    initialize: Initialization
     seed: int | None
     dropout: Mapping[str, float]
 
@@ -63,7 +63,7 @@ def add_training_info(
     info.algorithm.value_info.extend(_declared_gradients(weights, gradients))
     info.algorithm.doc_string = _description(source, weights, loss, forward, recipe)
     info.update_binding.extend(_binding({update.variable: update.value for update in updates}))
-    _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward.statistics, recipe)
+    _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward, recipe)
     if all(entry.domain != TRAINING_DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(TRAINING_DOMAIN, 1))
 
@@ -118,14 +118,13 @@ def _add_initialization(
     builder: GraphBuilder,
     weights: Sequence[Weight],
     updates: Iterable[Update],
-    statistics: Sequence[Update],
+    forward: TrainingForward,
     recipe: Recipe,
 ) -> None:
-    anew = recipe.scheme is not None
-    filled = [update for update in updates if anew or update not in statistics]
-    initial = write_constants(builder, filled)
-    if recipe.scheme is not None:
-        initial |= write_weights(builder, weights, recipe.scheme, recipe.seed)
+    drawn = write_weights(builder, weights, find_schemes(recipe.initialize, weights), recipe.seed)
+    kept = [update for update in forward.statistics if drawn.keys().isdisjoint(forward.normalized[update.variable])]
+    initial = write_constants(builder, [update for update in updates if update not in kept])
+    initial |= drawn
     if not initial:
         return
     shapes = {update.variable: update for update in updates}
@@ -134,8 +133,8 @@ def _add_initialization(
         for variable, value in initial.items()
     ]
     graph = helper.make_graph(builder.nodes, "initialization", [], outputs, builder.initializers)
-    what = "Draws the weights anew and sets" if anew else "Keeps the weights and sets"
-    graph.doc_string = f"{what} the state of the optimizer back to zero."
+    what = f"Gives {len(drawn)} of {len(weights)} weights new values" if drawn else "Keeps the weights"
+    graph.doc_string = f"{what} and sets the state of the optimizer back to zero."
     info.initialization.CopyFrom(graph)
     info.initialization_binding.extend(_binding(initial))
 

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 import onnxtrain as ot
 from onnxtrain.authoring import make_trainable
-from onnxtrain.authoring.initializers import SCHEMES
+from onnxtrain.authoring.schemes import SCHEMES
 from tests.authoring.inference_models import OPSETS, convolutional, floats, integers, mlp, model_of, vector, weights
 from tests.authoring.training_graphs import attributes, initial_values
 
