@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from onnxtrain.errors import OperatorError, StaticValueError
+from onnxtrain.errors import ModelWarning, OperatorError, StaticValueError
 from tests.lowering.one_node import run_node
 
 ML = "ai.onnx.ml"
@@ -306,3 +306,12 @@ def test_maps_turn_into_arrays_and_arrays_into_maps() -> None:
     np.testing.assert_array_equal(run_map("DictVectorizer", named, string_vocabulary=vocabulary), [4, 8, 0, 0])
     first, *_ = run_map("ZipMap", ROWS, classlabels_strings=("a", "b", "c"))
     assert {key: float(value) for key, value in first.items()} == dict(zip("abc", ROWS[0].tolist(), strict=True))
+
+
+def test_coefficients_that_are_too_many_are_read_from_the_first_on_with_a_warning() -> None:
+    """As onnxruntime does, for a file whose input has fewer features than its classifier was fitted to."""
+    x = np.array([[1, 10]], np.float32)
+    attributes = {"coefficients": [1.0, 2, 3, 4, 5], "intercepts": [0.0, 0.5], "classlabels_ints": [0, 1]}
+    with pytest.warns(ModelWarning, match="The first 4 are taken"):
+        _, scores = run_node("LinearClassifier", [x], opset=1, domain="ai.onnx.ml", outputs=2, attributes=attributes)
+    np.testing.assert_array_equal(scores, [[21, 43.5]])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from onnxtrain.errors import OperatorError
+from onnxtrain.errors import ModelWarning, OperatorError
 from onnxtrain.lowering.ml.scores import ML, as_float, choose_labels, keep_static, transform
 from onnxtrain.lowering.registry import Array, Floats, Ints, op
 
@@ -54,10 +55,14 @@ def linear_regressor(
 
 def _product(x: Any, coefficients: Floats, intercepts: Floats) -> Any:
     x = as_float(jnp.asarray(x))
-    if intercepts and len(coefficients) != len(intercepts) * x.shape[1]:
-        raise OperatorError(
+    needed = len(intercepts) * x.shape[1] or len(coefficients)
+    if len(coefficients) != needed:
+        message = (
             f"{len(coefficients)} coefficients are not {len(intercepts)} rows of {x.shape[1]}, one for each intercept."
         )
-    weights = jnp.asarray(np.array(coefficients).reshape(-1, x.shape[1]).T, x.dtype)
+        if len(coefficients) < needed:
+            raise OperatorError(message)
+        warnings.warn(f"{message} The first {needed} are taken, as onnxruntime does.", ModelWarning, stacklevel=2)
+    weights = jnp.asarray(np.array(coefficients[:needed]).reshape(-1, x.shape[1]).T, x.dtype)
     scores = jnp.matmul(x, weights)
     return scores + jnp.asarray(intercepts, x.dtype) if intercepts else scores
