@@ -24,12 +24,22 @@ LAYERS = (
     ("program",),
     ("execution",),
     ("session",),
+    ("backend",),
     ("training",),
     ("demo",),
     ("cli",),
 )
 ALL_NAMES = tuple(name for names in LAYERS for name in names)
-WORKS_WITH_PROTOS = ("schema", "graph.read", "graph.write", "graph.tensors", "graph.external_data", "authoring", "demo")
+WORKS_WITH_PROTOS = (
+    "schema",
+    "graph.read",
+    "graph.write",
+    "graph.tensors",
+    "graph.external_data",
+    "authoring",
+    "backend",
+    "demo",
+)
 WORKS_WITHOUT_JAX = ("errors", "dtypes", "schema", "graph", "authoring", "export")
 
 # What finds, calls and connects the rules; every other module of `lowering` is a family of rules.

@@ -19,6 +19,7 @@ KINDS = ("node", "simple", "pytorch-operator", "pytorch-converted", "real")
 
 EXPECTED_FAILURES = Path(__file__).with_name("expected_failures.toml")
 TOLERANCES = Path(__file__).with_name("tolerances.toml")
+HOST_CASES = Path(__file__).with_name("host_cases.toml")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,17 @@ def load_cases() -> tuple[BackendCase, ...]:
 @cache
 def expected_failures() -> dict[str, str]:
     """Reason by case name."""
-    groups = tomllib.loads(EXPECTED_FAILURES.read_text())
+    return _reasons(EXPECTED_FAILURES)
+
+
+@cache
+def host_cases() -> dict[str, str]:
+    """Why a case does not run as one compiled function, by its name."""
+    return _reasons(HOST_CASES)
+
+
+def _reasons(path: Path) -> dict[str, str]:
+    groups = tomllib.loads(path.read_text())
     return {case: group["reason"] for group in groups.values() for case in group["cases"]}
 
 
