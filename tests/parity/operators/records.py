@@ -21,6 +21,7 @@ class TorchCase:
     """A node and its twin, fed random floats of these shapes or the arrays that stand in their place.
 
     The twin takes the node's inputs as tensors, None for an absent one, and gives as many outputs as the node names.
+    `constants` are the positions of the inputs that PyTorch has no gradient for.
     """
 
     op_type: str
@@ -30,6 +31,7 @@ class TorchCase:
     outputs: int = 1
     opset: int = NEWEST
     domain: str = ""
+    constants: tuple[int, ...] = ()
     rtol: float = 1e-9
 
     @property
