@@ -27,6 +27,7 @@ from onnxtrain.authoring.protos import (
     reads,
     stored_tensors,
 )
+from onnxtrain.authoring.rewrites import spell_out_constants
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.value_types import Types, infer_types
 from onnxtrain.errors import UnsupportedError
@@ -49,6 +50,7 @@ def free_batch(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelPro
 
 def free_in_place(model: onnx.ModelProto) -> None:
     """What `free_batch` does, on a model that the caller owns and whose nodes are sorted."""
+    spell_out_constants(model)
     sizes = {name: dims[0] for name, dims in _fed_dimensions(model.graph).items() if len(dims) >= 2}
     batch = next((size for size in sizes.values() if isinstance(size, int)), None)
     if batch is not None:

@@ -18,14 +18,15 @@ class Names:
 
     def fresh(self, wanted: str) -> str:
         """A name for a value: `wanted` itself where it is free, else `wanted_1`, `wanted_2`, ..."""
-        return _take(wanted, self._values)
+        return take(wanted, self._values)
 
     def fresh_node(self, wanted: str) -> str:
         """A name for a node, likewise."""
-        return _take(wanted, self._nodes)
+        return take(wanted, self._nodes)
 
 
-def _take(wanted: str, taken: set[str]) -> str:
+def take(wanted: str, taken: set[str]) -> str:
+    """`wanted`, with a number behind it where it is among the names that are taken; it is taken from now on."""
     name, count = wanted, 0
     while name in taken:
         count += 1

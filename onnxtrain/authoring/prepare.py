@@ -9,6 +9,7 @@ from dataclasses import replace
 import onnx
 
 from onnxtrain.authoring import batch, rewrites
+from onnxtrain.authoring.function_weights import lift_function_weights
 from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
 from onnxtrain.authoring.losses import find_loss
@@ -133,6 +134,8 @@ def _make_ready(model: onnx.ModelProto, names: Names) -> None:
         _drop_inputs(model.graph, {tensor.name for tensor in model.graph.initializer})
     model.ir_version = max(model.ir_version, _TRAINING_IR_VERSION)
     rewrites.switch_to_inference(model.graph)
+    rewrites.spell_out_constants(model)
+    lift_function_weights(model, names)
     rewrites.move_weights_out(model.graph, names)
     rewrites.separate_vectors(model.graph, names)
 

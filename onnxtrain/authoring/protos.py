@@ -103,10 +103,21 @@ def stored_tensors(graph: onnx.GraphProto) -> dict[str, TensorProto]:
 
 
 def constant_tensor(node: onnx.NodeProto) -> TensorProto | None:
-    """The tensor of a Constant node; None for other nodes, and for constants that are no dense tensor."""
+    """The tensor of a Constant node; None for other nodes, and for constants that are no dense tensor.
+
+    None as well where a function takes the value from an attribute of its call.
+    """
     if not is_standard(node, "Constant"):
         return None
-    return next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
+    return next((one.t for one in node.attribute if one.name == "value" and not one.ref_attr_name), None)
+
+
+def every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and those of their subgraphs, at any depth."""
+    for node in nodes:
+        yield node
+        for body in subgraphs(node):
+            yield from every_node(body.node)
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> None:

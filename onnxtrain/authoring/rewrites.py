@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.protos import (
     FLOAT_TYPES,
     constant_tensor,
+    every_node,
     input_at,
     is_standard,
     reads,
@@ -25,9 +26,22 @@ from onnxtrain.authoring.protos import (
     stored_tensors,
     subgraphs,
 )
-from onnxtrain.authoring.roles import ARITHMETIC, may_hold_weight, weight_role
+from onnxtrain.authoring.roles import ARITHMETIC, is_statistic, may_be_updated, weight_role
 
 _STATISTICS = {3: "running_mean", 4: "running_variance"}  # inputs of BatchNormalization
+# attributes of Constant for values that are no tensor, and their types
+_NUMBERS = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+
+
+def spell_out_constants(model: onnx.ModelProto) -> None:
+    """Turns Constant nodes with a number or a list of numbers into those of a tensor, the form that all else reads."""
+    bodies = [model.graph.node, *(function.node for function in model.functions)]
+    for node in (node for nodes in bodies for node in every_node(nodes)):
+        for attribute in node.attribute if is_standard(node, "Constant") else ():
+            dtype = _NUMBERS.get(attribute.name)
+            if dtype is not None and not attribute.ref_attr_name:
+                tensor = numpy_helper.from_array(np.asarray(helper.get_attribute_value(attribute), dtype))
+                attribute.CopyFrom(helper.make_attribute("value", tensor))
 
 
 def promote_constants(graph: onnx.GraphProto, names: Iterable[str]) -> None:
@@ -88,7 +102,7 @@ def _nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def _nested_weights(body: onnx.GraphProto) -> list[TensorProto]:
     """The tensors that a subgraph stores and that are more than one number; named as the value is."""
-    places = {name for node in body.node for index, name in enumerate(node.input) if may_hold_weight(node, index)}
+    places = {name for node in body.node for index, name in enumerate(node.input) if may_be_updated(node, index)}
     captured = {name for inner in _nested(body) for node in inner.node for name in node.input}
     exposed = {value.name for value in (*body.input, *body.output)}
     found = []
@@ -171,7 +185,7 @@ def _separate_repeated_values(graph: onnx.GraphProto, names: Names) -> None:
 
 def _parameter(node: onnx.NodeProto, index: int) -> str | None:
     """What a vector at an input of a layer is called; None where it is no parameter."""
-    if is_standard(node, "BatchNormalization") and index in _STATISTICS:
+    if is_statistic(node, index):
         return _STATISTICS[index]
     role = ARITHMETIC.get(node.op_type) if is_standard(node, *ARITHMETIC) else weight_role(node, index)
     return None if role is None else role.value

@@ -88,9 +88,16 @@ def weight_role(node: onnx.NodeProto, index: int) -> Role | None:
     return WEIGHT_INPUTS.get((domain, node.op_type), {}).get(index)
 
 
-def may_hold_weight(node: onnx.NodeProto, index: int) -> bool:
-    """Whether a tensor at an input of a node can be a weight, by itself or through the nodes after it."""
-    if weight_role(node, index) is not None:
+def is_statistic(node: onnx.NodeProto, index: int) -> bool:
+    """Whether an input is a running mean or variance of BatchNormalization."""
+    return is_standard(node, "BatchNormalization") and index in (3, 4)
+
+
+def may_be_updated(node: onnx.NodeProto, index: int) -> bool:
+    """Whether training may change a tensor at an input of a node: it can be a weight, by itself or through the nodes
+    after it, or it is a running statistic.
+    """
+    if weight_role(node, index) is not None or is_statistic(node, index):
         return True
     carries = is_standard(node, *CARRIES_FIRST_INPUT) and index == 0
     return carries or is_standard(node, *CARRIES_CONSTANTS, *ARITHMETIC)

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import onnx
 from onnx import TensorProto
 
-from onnxtrain.authoring.protos import FLOAT_TYPES, input_at, is_standard, reads, stored_tensors
-from onnxtrain.authoring.roles import NOT_DIFFERENTIABLE, Role
+from onnxtrain.authoring.protos import FLOAT_TYPES, is_standard, reads, stored_tensors
+from onnxtrain.authoring.roles import NOT_DIFFERENTIABLE, Role, is_statistic
 from onnxtrain.authoring.selection import listed, select
 from onnxtrain.authoring.survey import Use, find_uses
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.errors import ModelError
-
-_STATISTICS = (3, 4)  # inputs of BatchNormalization
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,7 @@ def choose_weights(
 
 def running_statistics(graph: onnx.GraphProto) -> set[str]:
     """The names of what every BatchNormalization reads as its running mean and variance."""
-    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
-    return {input_at(node, index) for node in norms for index in _STATISTICS}
+    return {name for node in graph.node for index, name in enumerate(node.input) if is_statistic(node, index)}
 
 
 def _influential(graph: onnx.GraphProto, output: str) -> set[str]:
