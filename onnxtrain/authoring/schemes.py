@@ -136,7 +136,7 @@ class TruncatedNormal:
         square = builder.add("Mul", (uniform, uniform), f"{name}/square")
         rest = builder.add("Sub", (builder.initializer(f"{name}/one", 1.0, kind), square), f"{name}/rest")
         tail = builder.add("Neg", (builder.add("Log", (rest,), f"{name}/log"),), f"{name}/tail")
-        coefficients = self.deviation * quantile_polynomial().coef[::-1]
+        coefficients = np.multiply(quantile_polynomial().coef[::-1], self.deviation)
         factor = _write_polynomial(builder, blank, tail, coefficients, kind)
         return _rounded(builder, blank, builder.add("Mul", (uniform, factor), f"{name}/value"), kind)
 

@@ -26,6 +26,10 @@ class Types:
         """The shape of a value; None when not even its rank is known."""
         return dimensions(self._types[name]) if name in self._types else None
 
+    def declaration(self, name: str) -> onnx.ValueInfoProto | None:
+        """A declaration of a value, whatever kind of type it has; None when nothing is known of it."""
+        return onnx.ValueInfoProto(name=name, type=self._types[name]) if name in self._types else None
+
 
 def infer_types(model: onnx.ModelProto) -> Types:
     """Runs ONNX's shape inference over the main graph."""

@@ -24,10 +24,7 @@ node = helper.make_node
 
 def dense(*shape: int, opset: int = 17, dtype: str = "float32") -> onnx.ModelProto:
     kernel = weights("W", *shape, dtype=dtype)
-    inputs, outputs = (
-        ("N", *shape[:-2], "M", shape[-2])[-len(shape) :],
-        ("N", *shape[:-2], "M", shape[-1])[-len(shape) :],
-    )
+    inputs, outputs = (*shape[:-2], "M", shape[-2]), (*shape[:-2], "M", shape[-1])
     return model_of(
         [node("MatMul", ["x", "W"], ["y"])],
         [floats("x", *inputs, element_type=kernel.data_type)],
@@ -158,7 +155,7 @@ def test_a_float_that_is_no_weight_takes_a_constant():
     model = dense(3, 4)
     model.graph.node[0].output[0] = "product"
     model.graph.node.append(node("Mul", ["product", "factor"], ["y"]))
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(3.0), "factor"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(3, "float32"), "factor"))
     prepared = make_trainable(
         model, loss="mean_squared_error", trainable=["W", "factor"], initialize={"factor": "ones"}, optimizer="sgd"
     )
