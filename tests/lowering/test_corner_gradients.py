@@ -144,3 +144,9 @@ def test_dividing_by_zero_spoils_no_other_element() -> None:
 def test_an_infinite_gradient_of_the_square_root_stays_where_it_is() -> None:
     gradient = jax.grad(lambda x: run_node("Sqrt", [x], opset=13)[0].sum())(jnp.array([0.0, 1.0]))
     np.testing.assert_array_equal(gradient, [np.inf, 0.5])
+
+
+def test_the_gradient_of_a_determinant_that_is_zero_is_that_of_its_cofactors() -> None:
+    """PyTorch has zero here, and infinity where the rank falls by more than one."""
+    gradient = jax.grad(lambda x: run_node("Det", [x], opset=22)[0])(jnp.diag(jnp.array([2.0, 3.0, 0.0])))
+    np.testing.assert_allclose(gradient, np.diag([0, 0, 6]), atol=1e-6)

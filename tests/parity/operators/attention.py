@@ -44,6 +44,7 @@ CASES = [
     TorchCase("Attention", attention, [QUERY, KEY, VALUE, (3, 5)]),
     TorchCase("Attention", attention, [QUERY, KEY, VALUE, (2, 1, 3, 5)]),
     TorchCase("Attention", attention, [QUERY, KEY, VALUE, KEPT]),
+    TorchCase("Attention", attention, [QUERY, KEY, VALUE, KEPT[::-1] & KEPT & (np.arange(3) > 0)[:, None]]),
     TorchCase("Attention", attention, [QUERY, KEY, VALUE, HIDDEN], constants=(3,)),
     TorchCase("Attention", lambda *x: attention(*x, is_causal=True), [KEY, KEY, VALUE], {"is_causal": 1}),
     TorchCase("Attention", lambda *x: attention(*x, scale=0.3), [QUERY, KEY, VALUE], {"scale": 0.3}),

@@ -52,7 +52,7 @@ POOLINGS = [
     TorchCase(
         "MaxPool",
         lambda x: F.max_pool2d(x, 9, 9, 4),
-        [(1, 1, 18, 18)],
+        [np.ones((1, 1, 18, 18))],
         {
             "kernel_shape": (9, 9),
             "strides": (9, 9),
@@ -84,7 +84,7 @@ POOLINGS = [
     TorchCase("GlobalLpPool", lambda x: torch.linalg.vector_norm(x, 2, (2, 3), keepdim=True), [np.zeros((1, 1, 2, 2))]),
     TorchCase(
         "MaxUnpool",
-        lambda x, i: F.max_unpool2d(x, i, 2),
+        lambda x, i: F.max_unpool2d(x, i, [2, 2]),
         [(1, 1, 2, 2), whole([[[0, 3], [9, 14]]])],
         {"kernel_shape": (2, 2), "strides": (2, 2)},
     ),
