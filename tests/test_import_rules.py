@@ -41,6 +41,8 @@ WORKS_WITH_PROTOS = (
     "demo",
 )
 WORKS_WITHOUT_JAX = ("errors", "dtypes", "schema", "graph", "authoring", "export")
+# What a user hands JAX functions to; nothing else of these imports it before there is one.
+WRITES_JAX_FUNCTIONS = ("authoring.jax_functions", "authoring.optimizers.transformation")
 
 # What finds, calls and connects the rules; every other module of `lowering` is a family of rules.
 MACHINERY = (
@@ -152,7 +154,8 @@ def test_only_readers_and_writers_of_files_import_onnx() -> None:
 
 def test_reading_authoring_and_writing_do_not_import_jax() -> None:
     found = [found for found in imports() if belongs(found.target, ("jax", "jaxlib", "optax"))]
-    assert [str(found) for found in found if belongs(found.module, WORKS_WITHOUT_JAX)] == []
+    without = [found for found in found if not belongs(found.module, WRITES_JAX_FUNCTIONS)]
+    assert [str(found) for found in without if belongs(found.module, WORKS_WITHOUT_JAX)] == []
 
 
 def test_no_private_part_of_jax_is_imported() -> None:

@@ -44,14 +44,16 @@ def model_of(
         for index, (array, shape) in enumerate(zip(arrays, shapes, strict=True))
     ]
     outputs = jax.tree.leaves(write_function(builder, function, *inputs, label="f"))
-    declared = [
-        [helper.make_tensor_value_info(one.name, one.element_type, one.dims) for one in some]
-        for some in (inputs, outputs)
-    ]
-    graph = helper.make_graph(builder.nodes, "function", *declared, builder.initializers)
+    graph = helper.make_graph(
+        builder.nodes, "function", [*map(declared, inputs)], [*map(declared, outputs)], builder.initializers
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.checker.check_model(onnx.shape_inference.infer_shapes(model, strict_mode=True), full_check=True)
     return model
+
+
+def declared(value: Value) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(value.name, value.element_type, value.dims)
 
 
 def run(model: onnx.ModelProto, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
