@@ -16,6 +16,9 @@ from onnxtrain.graph.model import Function, FunctionKey, Node
 from onnxtrain.graph.order import is_gradient
 from onnxtrain.lowering import registry
 
+# What onnxruntime writes at the level ORT_ENABLE_ALL: weights in blocks whose size the file does not say.
+_MADE_FOR_ONE_MACHINE = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+
 
 @dataclass(frozen=True)
 class Context:
@@ -83,9 +86,14 @@ def require_rules(context: Context, graph: str, nodes: Iterable[Node]) -> None:
             missing.setdefault((label, place), []).append(node.name or identity(node))
     if missing:
         lines = [f"  {label} in graph {place!r}: {_some(names)}" for (label, place), names in missing.items()]
+        help = "Replace them, add their body as a model-local function, or ask only for outputs that do not need them."
+        if any(f"({domain} " in label for label, _ in missing for domain in _MADE_FOR_ONE_MACHINE):
+            help = (
+                "onnxruntime has laid this model out for one machine. Optimize the original once more, up to the level "
+                "ORT_ENABLE_EXTENDED (2 in Optimum), or take it as it was."
+            )
         raise UnsupportedOperatorError(
-            "\n".join(["The model needs operators that onnxtrain has no rule for:", *lines])
-            + "\nReplace them, add their body as a model-local function, or ask only for outputs that do not need them."
+            "\n".join(["The model needs operators that onnxtrain has no rule for:", *lines, help])
         )
 
 

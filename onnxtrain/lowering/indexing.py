@@ -56,6 +56,12 @@ def gather_nd(data: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     return static.traced(data)[index]
 
 
+@op("GatherND", domain="com.microsoft", folds=True, states_schema=True)
+def gather_nd_before_opset_11(data: Array, indices: Array) -> Array:
+    """What onnxruntime had before ONNX."""
+    return gather_nd(data, indices)
+
+
 @op("Scatter", folds=True)
 def scatter(data: Array, indices: Array, updates: Array, *, axis: int) -> Array:
     """Undefined in ONNX: indices out of range, which write nothing when they are traced."""

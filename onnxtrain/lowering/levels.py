@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from onnxtrain import dtypes
+from onnxtrain.lowering import windows
 from onnxtrain.lowering.registry import Array, StraightThrough
 from onnxtrain.lowering.static import is_static, namespace, wide_dtype
 
@@ -128,6 +129,7 @@ def _with_gradient_of_jvp(values: tuple[Array, Array], tangents: tuple[Array, Ar
 
 
 Operand = tuple[Array, Array | None, Array | None]
+Axes = Sequence[windows.Axis]
 
 
 def multiplied(
@@ -140,6 +142,17 @@ def multiplied(
     exact = (centred(x, zero_point, dtype) for x, zero_point, _ in (left, right))
     floats = (centred(x, zero_point, _FLOAT, stand_in) for x, zero_point, stand_in in (left, right))
     return StraightThrough(multiply(*exact), multiply(*floats))
+
+
+def convolved(
+    images: Operand, kernels: Operand, bias: Array | None, bias_stand_in: Array | None, axes: Axes, group: int
+) -> StraightThrough:
+    """A convolution of integers; the bias is in the scale of the product."""
+    y = multiplied(lambda x, w: windows.convolve(x, w, axes, group), images, kernels)
+    if bias is None:
+        return y
+    floats = centred(bias, None, _FLOAT, bias_stand_in)
+    return StraightThrough(y.value + spread(bias, y.value, 1, 0), y.stand_in + spread(floats, y.value, 1, 0))
 
 
 def as_floats(product: StraightThrough, dtype: np.dtype = _FLOAT) -> Array:

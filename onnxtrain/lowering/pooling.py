@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -33,32 +31,8 @@ def max_pool(
     """The gradient goes to the first maximum of a window. Indices of column-major order count so within one image."""
     axes = windows.place(x.shape[2:], kernel_shape, strides, pads, dilations, auto_pad)
     x = jnp.asarray(x)
-    y = _max_of_windows(x, axes, ceil_mode)
+    y = windows.maximum(x, axes, ceil_mode)
     return (y, _indices_of_maxima(x, axes, ceil_mode, storage_order)) if outputs > 1 else y
-
-
-def _max_of_windows(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool) -> Array:
-    lowest = _lowest(x.dtype)
-    if windows.few(axes) or any(axis.dilation > 1 for axis in axes):
-        (y,) = windows.fold(lambda a, b: (_first_maximum(*a, *b),), (x,), (lowest,), axes, ceil_mode)
-        return y
-    return lax.reduce_window(x, lowest, lax.max, *windows.reduction_arguments(axes, ceil_mode))
-
-
-def _lowest(dtype: np.dtype) -> Any:
-    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
-
-
-@jax.custom_jvp
-def _first_maximum(earlier: Array, later: Array) -> Array:
-    return jnp.maximum(earlier, later)
-
-
-@_first_maximum.defjvp
-def _first_maximum_jvp(values: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
-    # jnp.maximum would share the gradient between equal elements
-    earlier, later = values
-    return _first_maximum(earlier, later), jnp.where(earlier >= later, *tangents)
 
 
 def _indices_of_maxima(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool, storage_order: int) -> Array:
@@ -72,7 +46,7 @@ def _indices_of_maxima(x: Array, axes: Sequence[windows.Axis], ceil_mode: bool, 
         return jnp.where(keep, a[0], b[0]), jnp.where(keep, a[1], b[1])
 
     arrays = (lax.stop_gradient(x), positions)
-    _, found = windows.fold(first, arrays, (_lowest(x.dtype), -1), axes, ceil_mode)
+    _, found = windows.fold(first, arrays, (windows.lowest(x.dtype), -1), axes, ceil_mode)
     return found + planes
 
 

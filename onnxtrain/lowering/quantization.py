@@ -98,11 +98,6 @@ def q_linear_conv(
     axes = windows.place(x.shape[2:], kernel_shape or w.shape[2:], strides, pads, dilations, auto_pad)
     images = (x, x_zero_point.reshape(()), stand_ins[0])
     kernels = (w, levels.spread(w_zero_point, w, 0, 0), stand_ins[3])
-    y = levels.multiplied(lambda x, w: windows.convolve(x, w, axes, group), images, kernels)
-    if b is not None:
-        bias = levels.spread(levels.centred(b, None, y.stand_in.dtype, stand_ins[8]), y.value, 1, 0)
-        y = StraightThrough(y.value + levels.spread(b, y.value, 1, 0), y.stand_in + bias)
-    w_scale = levels.spread(w_scale, y.value, 1, 0)
-    return levels.requantized(
-        levels.as_floats(y), x_scale.reshape(()), w_scale, y_scale.reshape(()), y_zero_point.reshape(())
-    )
+    y = levels.as_floats(levels.convolved(images, kernels, b, None if b is None else stand_ins[8], axes, group))
+    w_scale = levels.spread(w_scale, y, 1, 0)
+    return levels.requantized(y, x_scale.reshape(()), w_scale, y_scale.reshape(()), y_zero_point.reshape(()))

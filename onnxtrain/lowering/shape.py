@@ -60,6 +60,12 @@ def unsqueeze(data: Array, axes: Ints) -> Array:
     return namespace(data).expand_dims(data, axes)
 
 
+@op("ExpandDims", domain="com.microsoft", folds=True, states_schema=True)
+def expand_dims(data: Array, axis: Int) -> Array:
+    """Like Unsqueeze with one axis."""
+    return unsqueeze(data, (axis,))
+
+
 @op("Transpose", folds=True, carries=True)
 def transpose(data: Array, *, perm: Ints | None = None) -> Array:
     return namespace(data).transpose(data, perm)
@@ -170,6 +176,12 @@ def pad(
     # lax.pad cannot be differentiated with respect to its value alone
     inside = jnp.pad(jnp.ones(data.shape, bool), widths)
     return jnp.where(inside, jnp.pad(data, widths), constant_value.reshape(()))
+
+
+@op("Pad", domain="com.microsoft", folds=True, states_schema=True)
+def pad_before_opset_11(data: Array, pads: Ints, value: Array | None = None, *, mode: str = "constant") -> Array:
+    """What onnxruntime had before the pads of ONNX were an input."""
+    return pad(data, pads, value, mode=mode)
 
 
 def _pad_widths(pads: Sequence[int], axes: Sequence[int] | None, rank: int) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -152,6 +153,31 @@ def reduction_arguments(axes: Sequence[Axis], ceil_mode: bool) -> tuple[Any, ...
         (1, 1, *(axis.stride for axis in axes)),
         [(0, 0), (0, 0), *around],
     )
+
+
+def maximum(x: Any, axes: Sequence[Axis], ceil_mode: bool) -> Any:
+    """The maximum of each window of x [N, C, ...]; of equal ones the first has the gradient."""
+    if few(axes) or any(axis.dilation > 1 for axis in axes):
+        (y,) = fold(lambda a, b: (_first_maximum(*a, *b),), (x,), (lowest(x.dtype),), axes, ceil_mode)
+        return y
+    return lax.reduce_window(x, lowest(x.dtype), lax.max, *reduction_arguments(axes, ceil_mode))
+
+
+def lowest(dtype: np.dtype) -> Any:
+    """What is no larger than any value of the type."""
+    return -np.inf if jnp.issubdtype(dtype, jnp.floating) else np.iinfo(dtype).min
+
+
+@jax.custom_jvp
+def _first_maximum(earlier: Any, later: Any) -> Any:
+    return jnp.maximum(earlier, later)
+
+
+@_first_maximum.defjvp
+def _first_maximum_jvp(values: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    # jnp.maximum would share the gradient between equal elements
+    earlier, later = values
+    return _first_maximum(earlier, later), jnp.where(earlier >= later, *tangents)
 
 
 def average(x: Any, axes: Sequence[Axis], ceil_mode: bool, count_include_pad: bool) -> Any:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from onnxtrain.errors import OperatorError, UnsupportedError
-from onnxtrain.lowering import heads
+from onnxtrain.lowering import heads, levels
 from onnxtrain.lowering.contrib.domains import microsoft
-from onnxtrain.lowering.registry import Array, Int, Ints, OutputCount
+from onnxtrain.lowering.registry import Array, Int, Ints, OutputCount, StandIns
 from onnxtrain.lowering.static import wide_dtype
 
 
@@ -36,18 +36,74 @@ def attention(
 
     Unsupported: do_rotary, and caches that are longer than what they hold (past_present_share_buffer).
     """
-    if do_rotary or past_present_share_buffer:
-        raise UnsupportedError("Attributes do_rotary and past_present_share_buffer must be 0.")
+    _refuse_caches_with_room(do_rotary, past_present_share_buffer)
     projected = jnp.matmul(input, weights)
     if bias is not None:
         projected = projected + bias
     sizes = qkv_hidden_sizes or (projected.shape[-1] // 3,) * 3
+    biases = (attention_bias, mask_filter_value, unidirectional)
+    y, present = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
+    return (y, present) if outputs > 1 else y
+
+
+def _refuse_caches_with_room(do_rotary: bool, past_present_share_buffer: bool) -> None:
+    if do_rotary or past_present_share_buffer:
+        raise UnsupportedError("Attributes do_rotary and past_present_share_buffer must be 0.")
+
+
+def _self_attention(
+    projected: Array,
+    sizes: Ints,
+    num_heads: int,
+    scale: float,
+    past: Array | None,
+    mask_index: Array | None,
+    attention_bias: Array | None,
+    mask_filter_value: float,
+    unidirectional: bool,
+) -> tuple[Array, Array]:
+    """The attention of queries, keys and values that stand side by side, and all keys and values."""
     q, k, v = (heads.unpacked(part, num_heads) for part in jnp.split(projected, np.cumsum(sizes)[:2].tolist(), -1))
     if past is not None:
         k, v = jnp.concatenate([past[0], k], 2), jnp.concatenate([past[1], v], 2)
     masked = _mask_bias(mask_index, q, k, mask_filter_value)
     scores = _biased_scores(q, k, scale, [masked, attention_bias, _causal_bias(q, k) if unidirectional else None])
-    return (_attended(scores, v), jnp.stack([k, v])) if outputs > 1 else _attended(scores, v)
+    return _attended(scores, v), jnp.stack([k, v])
+
+
+@microsoft("QAttention")
+def q_attention(
+    input: Array,
+    weight: Array,
+    bias: Array,
+    input_scale: Array,
+    weight_scale: Array,
+    mask_index: Array | None = None,
+    input_zero_point: Array | None = None,
+    weight_zero_point: Array | None = None,
+    past: Array | None = None,
+    *,
+    do_rotary: bool = False,
+    mask_filter_value: float = -10000.0,
+    num_heads: int,
+    past_present_share_buffer: bool = False,
+    scale: float = 0.0,
+    unidirectional: bool = False,
+    outputs: OutputCount,
+    stand_ins: StandIns,
+) -> Array | tuple[Array, Array]:
+    """The input and the weights are quantized; what they are multiplied to is not.
+
+    Unsupported: as for Attention.
+    """
+    _refuse_caches_with_room(do_rotary, past_present_share_buffer)
+    operands = ((input, input_zero_point, stand_ins[0]), (weight, weight_zero_point, stand_ins[1]))
+    product = levels.as_floats(levels.multiplied(jnp.matmul, *operands), np.dtype(bias.dtype))
+    projected = product * (input_scale * weight_scale) + bias
+    sizes = (projected.shape[-1] // 3,) * 3
+    biases = (None, mask_filter_value, unidirectional)
+    y, present = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
+    return (y, present) if outputs > 1 else y
 
 
 @microsoft("MultiHeadAttention")

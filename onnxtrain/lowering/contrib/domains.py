@@ -14,10 +14,23 @@ _QONNX = ("qonnx.custom_op.general", "onnx.brevitas", "finn.custom_op.general")
 
 
 def microsoft(
-    op_type: str, *, folds: bool = False, ignores: frozenset[str] | set[str] = frozenset()
+    op_type: str,
+    *,
+    folds: bool = False,
+    host: bool = False,
+    carries: bool = False,
+    ignores: frozenset[str] | set[str] = frozenset(),
 ) -> Callable[[_Function], _Function]:
     """Registers the decorated function as the rule of an operator of onnxruntime; see `registry.op`."""
-    return op(op_type, domain="com.microsoft", folds=folds, ignores=ignores, states_schema=True)
+    return op(
+        op_type,
+        domain="com.microsoft",
+        folds=folds,
+        host=host,
+        carries=carries,
+        ignores=ignores,
+        states_schema=True,
+    )
 
 
 def qonnx(op_type: str) -> Callable[[_Function], _Function]:

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from onnxtrain.lowering import levels
 from onnxtrain.lowering.contrib.domains import microsoft
 from onnxtrain.lowering.moments import moments_of
 from onnxtrain.lowering.registry import Array, op
@@ -85,8 +86,47 @@ def embed_layer_normalization(
     if segment_ids is not None and segment_embedding is not None:
         total = total + _rows(segment_embedding, segment_ids)
     y, _, _ = _layer_normalized(total, gamma, beta, epsilon)
-    lengths = jnp.zeros(len(input_ids), jnp.int32) if mask is None else mask.astype(jnp.int32).sum(1, dtype=jnp.int32)
-    return y, lengths, total
+    return y, _lengths(mask, len(input_ids)), total
+
+
+@microsoft("QEmbedLayerNormalization")
+def q_embed_layer_normalization(
+    input_ids: Array,
+    segment_ids: Array | None,
+    word_embedding: Array,
+    position_embedding: Array,
+    segment_embedding: Array | None,
+    gamma: Array,
+    beta: Array,
+    mask: Array | None,
+    word_scale: Array,
+    position_scale: Array,
+    segment_scale: Array | None,
+    gamma_scale: Array,
+    beta_scale: Array,
+    word_zero_point: Array,
+    position_zero_point: Array,
+    segment_zero_point: Array | None,
+    gamma_zero_point: Array,
+    beta_zero_point: Array,
+    *,
+    epsilon: float = 1e-12,
+) -> tuple[Array, Array]:
+    """Only the rows that are looked up are dequantized."""
+    positions = np.arange(input_ids.shape[1])[None]
+    total = levels.dequantize(_rows(word_embedding, input_ids), word_scale, word_zero_point)
+    total = total + levels.dequantize(_rows(position_embedding, positions), position_scale, position_zero_point)
+    if segment_ids is not None and segment_embedding is not None and segment_scale is not None:
+        rows = _rows(segment_embedding, segment_ids)
+        total = total + levels.dequantize(rows, segment_scale, segment_zero_point)
+    gamma = levels.dequantize(gamma, gamma_scale, gamma_zero_point)
+    beta = levels.dequantize(beta, beta_scale, beta_zero_point)
+    y, _, _ = _layer_normalized(total, gamma, beta, epsilon)
+    return y, _lengths(mask, len(input_ids))
+
+
+def _lengths(mask: Array | None, batch: int) -> Array:
+    return jnp.zeros(batch, jnp.int32) if mask is None else mask.astype(jnp.int32).sum(1, dtype=jnp.int32)
 
 
 def _rows(embedding: Array, ids: Array) -> Array:

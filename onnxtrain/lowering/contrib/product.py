@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from onnxtrain.errors import OperatorError
+from onnxtrain.errors import OperatorError, UnsupportedError
 from onnxtrain.lowering import named_functions, windows
 from onnxtrain.lowering.contrib.domains import microsoft
 from onnxtrain.lowering.registry import Array, Floats, Int, Ints
@@ -35,6 +35,12 @@ def _transposed(x: Array, trans: bool, trans_batch: bool) -> Array:
     if trans_batch and x.ndim > 2:
         x = jnp.moveaxis(x, 0, -2)
     return x.swapaxes(-1, -2) if trans and x.ndim > 1 else x
+
+
+@microsoft("TransposeMatMul")
+def transpose_mat_mul(a: Array, b: Array, *, alpha: float = 1.0, transA: bool = False, transB: bool = False) -> Array:
+    """An older name of FusedMatMul."""
+    return fused_mat_mul(a, b, alpha=alpha, transA=transA, transB=transB)
 
 
 @microsoft("FusedGemm")
@@ -90,6 +96,21 @@ def _activated(y: Any, name: str, parameters: Sequence[float]) -> Any:
         return named_functions.clip(y, low, high)
     function, defaults = named_functions.find(name)
     return function(y, *parameters, *defaults[len(parameters) :])
+
+
+@microsoft("CDist")
+def distances(a: Array, b: Array, *, metric: str = "sqeuclidean") -> Array:
+    """The gradient of the distance of two equal rows is 0.
+
+    Unsupported: metrics other than "sqeuclidean" and "euclidean".
+    """
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise UnsupportedError(f"The metric must be 'sqeuclidean' or 'euclidean', not {metric!r}.")
+    squares = jnp.square(a[:, None] - b[None]).sum(-1)
+    if metric == "sqeuclidean":
+        return squares
+    apart = squares > 0
+    return jnp.where(apart, jnp.sqrt(jnp.where(apart, squares, 1)), 0)
 
 
 @microsoft("Inverse")

@@ -170,3 +170,71 @@ def q_linear_average_pool(
     axes = windows.place(images.shape[2:], kernel_shape, strides, pads, None, auto_pad)
     y = windows.average(images, axes, ceil_mode, count_include_pad)
     return _quantized(jnp.moveaxis(y, 1, -1) if channels_last else y, y_scale, y_zero_point, x)
+
+
+@microsoft("QLinearWhere")
+def q_linear_where(
+    condition: Array,
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    y: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    z_scale: Array,
+    z_zero_point: Array,
+    *,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    real_x, real_y = _real(x, x_scale, x_zero_point, stand_ins[1]), _real(y, y_scale, y_zero_point, stand_ins[4])
+    return _quantized(jnp.where(condition, real_x, real_y), z_scale, z_zero_point, x)
+
+
+@microsoft("QLinearConv")
+def q_linear_conv(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    b: Array | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    channels_last: bool = False,
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+    stand_ins: StandIns,
+) -> Array | StraightThrough:
+    """The kernels have their channels in front wherever the images have theirs."""
+    values, stand_in = x, stand_ins[0]
+    if channels_last:
+        values = jnp.moveaxis(jnp.asarray(x), -1, 1)
+        stand_in = None if stand_in is None else jnp.moveaxis(stand_in, -1, 1)
+    axes = windows.place(values.shape[2:], kernel_shape or w.shape[2:], strides, pads, dilations, auto_pad)
+    images = (values, x_zero_point.reshape(()), stand_in)
+    kernels = (w, levels.spread(w_zero_point, w, 0, 0), stand_ins[3])
+    y = levels.as_floats(levels.convolved(images, kernels, b, None if b is None else stand_ins[8], axes, group))
+    y = jnp.moveaxis(y, 1, -1) if channels_last else y
+    w_scale = levels.spread(w_scale, y, -1 if channels_last else 1, 0)
+    return levels.requantized(y, x_scale.reshape(()), w_scale, y_scale.reshape(()), y_zero_point.reshape(()))
+
+
+@microsoft("NhwcMaxPool", carries=True)
+def nhwc_max_pool(
+    x: Array,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: bool = False,
+    dilations: Ints | None = None,
+    kernel_shape: Ints,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Array:
+    axes = windows.place(x.shape[1:-1], kernel_shape, strides, pads, dilations, auto_pad)
+    return jnp.moveaxis(windows.maximum(jnp.moveaxis(jnp.asarray(x), -1, 1), axes, ceil_mode), 1, -1)

@@ -127,6 +127,67 @@ def mat_mul_n_bits(
     return y if bias is None else y + bias
 
 
+# What four bits stand for in the two formats of bitsandbytes: small floats, and quantiles of a normal distribution.
+_FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
+_NF4 = [
+    *(-1, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334),
+    *(-0.09105003625154495, 0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1),
+]
+_LEVELS = {0: [*_FP4, *(-level for level in _FP4)], 1: _NF4}
+
+
+@microsoft("MatMulBnb4", ignores={"training_mode"})
+def mat_mul_bnb4(
+    a: Array, b: Array, absmax: Array, *, K: int, N: int, block_size: int, quant_type: int, transB: bool = True
+) -> Array:
+    """The first of two weights in a byte stands in its high bits.
+
+    Unsupported: weights that are not transposed (transB), which onnxruntime's training had.
+    """
+    if not transB:
+        raise UnsupportedError("Attribute transB must be 1.")
+    levels_of_type = np.asarray(_LEVELS[quant_type], a.dtype)
+    codes = jnp.stack([jnp.asarray(b) >> 4, jnp.asarray(b) & 15], -1).reshape(-1)[: N * K]
+    sizes = jnp.repeat(jnp.asarray(absmax), block_size)[: N * K]
+    weights = (jnp.take(levels_of_type, codes, mode="clip") * sizes.astype(a.dtype)).reshape(N, K)
+    return jnp.matmul(a, weights.T)
+
+
+@microsoft("GatherBlockQuantized")
+def gather_block_quantized(
+    data: Array,
+    indices: Array,
+    scales: Array,
+    zero_points: Array | None = None,
+    *,
+    bits: int = 4,
+    block_size: int = 128,
+    gather_axis: int = 0,
+    quantize_axis: int = 1,
+) -> Array:
+    """Bytes hold several numbers each, above the middle of their range; an index out of range gives zeros.
+
+    Unsupported: blocks along the axis that is gathered from.
+    """
+    gather_axis, quantize_axis = gather_axis % data.ndim, quantize_axis % data.ndim
+    if gather_axis == quantize_axis:
+        raise UnsupportedError("Attributes gather_axis and quantize_axis must differ.")
+    if data.dtype == np.uint8:
+        data = _unpacked(data, bits, data.shape[-1] * 8 // bits)
+        middle = jnp.full(scales.shape, 1 << (bits - 1), np.uint8)
+        zero_points = middle if zero_points is None else _unpacked(zero_points, bits, scales.shape[-1])
+    length = data.shape[gather_axis]
+    start = jnp.where(indices < 0, indices + length, indices)
+    data, scales = (jnp.take(values, start, gather_axis, mode="clip") for values in (data, scales))
+    if zero_points is not None:
+        zero_points = jnp.take(zero_points, start, gather_axis, mode="clip")
+    axis = quantize_axis if quantize_axis < gather_axis else quantize_axis + indices.ndim - 1
+    y = levels.dequantize(data, scales, zero_points, axis=axis, block_size=block_size)
+    inside = ((start >= 0) & (start < length)).reshape(*indices.shape, *(1,) * (data.ndim - indices.ndim - gather_axis))
+    return jnp.where(inside, y, 0).astype(scales.dtype)
+
+
 def _zero_points(zero_points: Array, rows: int, blocks: int, bits: int) -> Array:
     if zero_points.dtype != np.uint8:
         return zero_points.reshape(rows, blocks)

@@ -167,6 +167,71 @@ QUANTIZED = [
     microsoft("DynamicQuantizeMatMul", (3, 4), bytes_of(4, 5, dtype=np.int8), scale(0.02, 5)),
 ]
 
+QUANTIZED_IMAGES = [
+    microsoft(
+        "QLinearConv",
+        *(*quantized(1, 5, 5, 2), bytes_of(3, 2, 3, 3, dtype=np.int8), scale(0.02, 3), np.zeros(3, np.int8)),
+        *(np.float32(0.3), np.uint8(100), below(99, 3)),
+        channels_last=1,
+        pads=[1, 1, 1, 1],
+    ),
+    microsoft(
+        "QLinearConv",
+        *(*quantized(1, 2, 5, 5), *quantized(4, 1, 3, 3), np.float32(0.3), np.uint8(100)),
+        group=2,
+        strides=[2, 2],
+    ),
+    microsoft("NhwcMaxPool", bytes_of(1, 5, 5, 3), kernel_shape=[2, 2], strides=[2, 2]),
+    microsoft("NhwcMaxPool", bytes_of(1, 5, 5, 3, dtype=np.int8), kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    microsoft("QLinearWhere", below(2, 3, 4) > 0, *quantized(3, 4), *quantized(4), *TO),
+]
+
+QUANTIZED_TEXT = [
+    microsoft(
+        "QAttention",
+        bytes_of(2, 5, 8),
+        bytes_of(8, 24),
+        (24,),
+        scale(0.02),
+        scale(0.02),
+        None,
+        *[np.uint8(9)] * 2,
+        num_heads=4,
+    ),
+    microsoft(
+        "QAttention",
+        *(
+            bytes_of(2, 5, 8),
+            bytes_of(8, 24, dtype=np.int8),
+            (24,),
+            scale(0.02),
+            scale(0.02, 24),
+            np.array([5, 3], np.int32),
+        ),
+        *(np.uint8(9), np.zeros(24, np.int8), (2, 2, 4, 3, 2)),
+        num_heads=4,
+        unidirectional=1,
+        outputs=2,
+    ),
+    microsoft(
+        "QEmbedLayerNormalization",
+        *(IDS, SEGMENTS, bytes_of(7, 8), bytes_of(5, 8), bytes_of(2, 8), bytes_of(8), bytes_of(8), below(2, 2, 3)),
+        *(scale(0.02) for _ in range(5)),
+        *(np.uint8(zero_point) for zero_point in (3, 5, 7, 9, 11)),
+        outputs=2,
+    ),
+]
+
+OLDER_NAMES = [
+    microsoft("TransposeMatMul", (3, 4), (5, 4), transB=1, alpha=0.5),
+    microsoft("CDist", (3, 4), (5, 4)),
+    microsoft("CDist", (3, 4), (5, 4), metric="euclidean"),
+    microsoft("Pad", (2, 3), np.array([0, 1, 2, 0]), np.array([0.5], np.float32), static_inputs=(1,)),
+    microsoft("Pad", (2, 3), np.array([1, 2, 0, 1]), static_inputs=(1,), mode="reflect"),
+    microsoft("ExpandDims", (2, 3), np.array([1], np.int32), static_inputs=(1,)),
+    microsoft("GatherND", (2, 3), np.array([[1, 2], [0, 1]])),
+]
+
 LSTM = (bytes_of(1, 3, 16), bytes_of(1, 4, 16))
 BOTH_WAYS = (bytes_of(2, 3, 16, dtype=np.int8), bytes_of(2, 4, 16, dtype=np.int8), (2, 32))
 SMALL = (scale(0.002, 1), np.array([120], np.uint8), scale(0.002, 1), np.array([130], np.uint8))
@@ -189,6 +254,13 @@ QUANTIZED_WEIGHTS = [
         "MatMulIntegerToFloat",
         *(bytes_of(2, 3, 4), bytes_of(4, 5, dtype=np.int8), scale(0.02), scale(0.02), np.uint8(9), np.int8(2), (5,)),
     ),
+    *(
+        microsoft("MatMulBnb4", (3, 32), bytes_of(80), (10,), K=32, N=5, block_size=16, quant_type=kind)
+        for kind in (0, 1)
+    ),
+    microsoft("GatherBlockQuantized", bytes_of(7, 16), below(7, 2, 3) - 3, (7, 2), None, block_size=16),
+    microsoft("GatherBlockQuantized", bytes_of(7, 32), below(7, 2), (7, 2), bytes_of(7, 2), bits=8, block_size=16),
+    microsoft("GatherBlockQuantized", bytes_of(7, 16), below(7, 4), (7, 2), bytes_of(7, 1), block_size=16),
     microsoft("MatMulNBits", (3, 40), bytes_of(5, 3, 8), (5, 3), None, K=40, N=5, block_size=16),
     microsoft("MatMulNBits", (3, 40), bytes_of(5, 3, 8), (5, 3), bytes_of(5, 2), K=40, N=5, bits=4, block_size=16),
     microsoft("MatMulNBits", (3, 32), bytes_of(5, 2, 4), (5, 2), bytes_of(5, 1), K=32, N=5, bits=2, block_size=16),
@@ -196,4 +268,7 @@ QUANTIZED_WEIGHTS = [
 ]
 
 FLOATS = [*ACTIVATIONS, *NORMALIZATIONS, *PRODUCTS, *ATTENTIONS, *GROUPED_ATTENTIONS]
-CASES = [*QUANTIZED, *QUANTIZED_LSTMS, *QUANTIZED_WEIGHTS, *FLOATS]
+CASES = [
+    *(*QUANTIZED, *QUANTIZED_IMAGES, *QUANTIZED_TEXT, *QUANTIZED_LSTMS, *QUANTIZED_WEIGHTS),
+    *(*OLDER_NAMES, *FLOATS),
+]
