@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import onnxtrain as ot
 from onnxtrain.errors import StaticValueError, UnsupportedError, UnsupportedOperatorError, ValidationError
@@ -126,6 +126,30 @@ def test_all_operators_without_a_rule_are_named_in_one_message() -> None:
     assert "Frobnicate (com.example 1) in graph 'g': 'first'" in str(caught.value)
     assert "Unheard (com.example 1) in graph 'g': 'second'" in str(caught.value)
     assert "third" not in str(caught.value)
+
+
+def test_a_layout_for_one_machine_is_refused_with_the_level_to_optimize_at() -> None:
+    nodes = [helper.make_node("ReorderInput", ["x"], ["y"], domain="com.microsoft.nchwc")]
+    graph = helper.make_graph(nodes, "g", [floats("x", 1, 8, 2, 2)], [floats("y", 1, 8, 2, 2)])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft.nchwc", 1)]
+    program = ot.lower(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+    with pytest.raises(UnsupportedOperatorError, match=r"ReorderInput(.|\n)*ORT_ENABLE_EXTENDED"):
+        program.infer(program.stored_state(jax.random.key(0)), {"x": np.ones((1, 8, 2, 2), np.float32)})
+
+
+def test_an_attribute_goes_through_nested_functions_under_other_names() -> None:
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 17, "local": 1]>
+        g (int64 x) => (int64 y) { y = local.f <outer = 1> (x) }
+        <domain: "local", opset_import: ["": 17, "local": 1]>
+        f <outer> (x) => (y) { y = local.add <inner: int = @outer> (x) }
+        <domain: "local", opset_import: ["": 17]>
+        add <inner> (x) => (y) { c = Constant <value_int: int = @inner> () \n y = Add(x, c) }"""
+    )
+    program = ot.lower(model)
+    with jax.enable_x64(True):
+        found = program.infer(program.stored_state(jax.random.key(0)), {"x": np.int64(0)})
+    assert found["y"] == 1
 
 
 @pytest.mark.spec("T-10")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +84,23 @@ def test_every_replayed_case_gives_the_values_of_the_oracle(replay: Replay) -> N
     check(replay, expected)
 
 
+@pytest.mark.spec("M-01")
 def test_versions_without_a_replay_have_a_reason() -> None:
     replayed = {(replay.domain, replay.operator, replay.version) for replay in REPLAYS} | versions_of_the_suite()
-    several = {key: versions for key, versions in schemas().items() if len(versions) > 1}
     gaps = {
         f"{name}-{version}"
-        for (domain, name), versions in several.items()
+        for (domain, name), versions in schemas().items()
         for version in versions
         if (domain, name, version) not in replayed
     }
     assert gaps == {version for group in TABLE["not_replayed"].values() for version in group["versions"]}
+
+
+@pytest.mark.parametrize("group", TABLE["not_replayed"].values(), ids=TABLE["not_replayed"])
+def test_operators_without_a_replay_have_tests_of_their_own(group: Mapping[str, Any]) -> None:
+    texts = [Path(__file__).with_name(name).read_text() for name in group["tests"]]
+    operators = {version.rpartition("-")[0] for version in group["versions"]}
+    assert [name for name in sorted(operators) if not any(f'"{name}"' in text for text in texts)] == []
 
 
 def test_differences_name_replayed_cases() -> None:
