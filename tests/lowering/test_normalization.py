@@ -82,6 +82,26 @@ def test_batch_normalization_that_does_not_train_uses_the_given_statistics(opset
     np.testing.assert_allclose(y, normalized(MEAN, VARIANCE), rtol=1e-4, atol=1e-5)
 
 
+def test_gradients_reach_statistics_that_are_computed() -> None:
+    """A scale, bias, mean and variance may come from other nodes; here the last two come from x itself."""
+    weights = np.cos(np.arange(X.size, dtype=np.float32)).reshape(X.shape)
+
+    def by_operator(x: Any, scale: Any, bias: Any) -> Any:
+        inputs = [x, scale, bias, x.mean((0, 2)), x.var((0, 2))]
+        return jnp.vdot(run_node("BatchNormalization", inputs, opset=15)[0], weights)
+
+    def by_formula(x: Any, scale: Any, bias: Any) -> Any:
+        mean, variance = x.mean((0, 2), keepdims=True), x.var((0, 2), keepdims=True)
+        y = (x - mean) / jnp.sqrt(variance + 1e-5) * scale[:, None] + bias[:, None]
+        return jnp.vdot(y, weights)
+
+    point = (jnp.asarray(X), jnp.asarray(SCALE), jnp.asarray(BIAS))
+    for found, expected in zip(
+        jax.grad(by_operator, (0, 1, 2))(*point), jax.grad(by_formula, (0, 1, 2))(*point), strict=True
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 1.0])
 def test_the_momentum_of_batch_normalization_does_not_touch_its_output(momentum: float) -> None:
     expected = batch_normalization(15, 3, training_mode=1)[0]
