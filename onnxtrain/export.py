@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from onnxtrain.authoring.adapters import merge_in_place
 from onnxtrain.graph import write
 from onnxtrain.graph.model import Model
 
@@ -32,7 +33,9 @@ def training_model(model: Model, variables: Mapping[str, np.ndarray], *, step: i
     return write.with_values(model, variables, {STEP_KEY: str(step), SEED_KEY: seed})
 
 
-def inference_model(model: Model, variables: Mapping[str, np.ndarray]) -> onnx.ModelProto:
+def inference_model(
+    model: Model, variables: Mapping[str, np.ndarray], *, keep_adapters: bool = False
+) -> onnx.ModelProto:
     """The inference graph with the current values, without training information.
 
     Nodes stand as the model's author wrote them, also those in training mode (T-21).
@@ -40,8 +43,12 @@ def inference_model(model: Model, variables: Mapping[str, np.ndarray]) -> onnx.M
     Args:
       model: the model as it was read.
       variables: current values by name; those that only algorithms hold, such as momenta, are left out.
+      keep_adapters: whether low-rank adapters stay beside the weights; otherwise they are added to them.
 
     Raises:
       StateError: no initializer has the name, or the value differs from it in shape or element type.
     """
-    return write.inference_only(model, variables)
+    proto = write.inference_only(model, variables)
+    if not keep_adapters:
+        merge_in_place(proto)
+    return proto

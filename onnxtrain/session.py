@@ -136,9 +136,14 @@ class TrainingSession:
         )
         write.save_proto(proto, path)
 
-    def export(self, path: str | os.PathLike[str]) -> None:
-        """Writes the inference model with its current values, without training information."""
-        write.save_proto(export.inference_model(self.model, self._values()), path)
+    def export(self, path: str | os.PathLike[str], *, keep_adapters: bool = False) -> None:
+        """Writes the inference model with its current values, without training information.
+
+        Args:
+          path: the file, which appears at once or not at all.
+          keep_adapters: leave low-rank adapters beside the weights, instead of adding them to these.
+        """
+        write.save_proto(export.inference_model(self.model, self._values(), keep_adapters=keep_adapters), path)
 
     def _values(self) -> dict[str, np.ndarray]:
         return {name: np.asarray(value) for name, value in self._state.variables.items()}

@@ -1,9 +1,24 @@
 """Makes training models from inference models: plain ONNX in, plain ONNX out, nothing of JAX."""
 
+from onnxtrain.authoring.adapter_files import load_adapters, merge_adapters, save_adapters
+from onnxtrain.authoring.adapters import LoRA
 from onnxtrain.authoring.batch import free_batch
 from onnxtrain.authoring.head import replace_head
 from onnxtrain.authoring.optimizers import Adam, Momentum, Sgd
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.authoring.surgery import add_outputs, cut
 
-__all__ = ["Adam", "Momentum", "Sgd", "add_outputs", "cut", "free_batch", "make_trainable", "replace_head"]
+__all__ = [
+    "Adam",
+    "LoRA",
+    "Momentum",
+    "Sgd",
+    "add_outputs",
+    "cut",
+    "free_batch",
+    "load_adapters",
+    "make_trainable",
+    "merge_adapters",
+    "replace_head",
+    "save_adapters",
+]

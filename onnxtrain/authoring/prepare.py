@@ -9,6 +9,7 @@ from dataclasses import replace
 import onnx
 
 from onnxtrain.authoring import batch, rewrites
+from onnxtrain.authoring.adapters import LoRA, adapter_names, insert_adapters
 from onnxtrain.authoring.function_weights import lift_function_weights
 from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
@@ -43,6 +44,7 @@ def make_trainable(
     free_batch: bool = False,
     dropout: Mapping[str, float] | None = None,
     normalize: str | Sequence[str] | None = None,
+    adapters: LoRA | None = None,
 ) -> onnx.ModelProto:
     """Adds training information to an inference model: plain ONNX in, plain ONNX out.
 
@@ -80,6 +82,9 @@ def make_trainable(
       normalize: patterns, as in `trainable`; every Conv, ConvTranspose and Gemm whose kernel matches gets back the
         BatchNormalization that its exporter folded into it. It starts as the identity when the model infers; training
         takes the statistics of the batch from the first step on.
+      adapters: trains a low-rank adapter (`LoRA`) beside each chosen weight, instead of the weight. Of a model with
+        adapters, these alone are trained, and what `trainable` names. `session.export` adds them to the weights, and
+        `save_adapters` writes them to a file of their own.
       free_batch: first lets the model take any batch size where its author fixed one (`free_batch`).
 
     Raises:
@@ -99,9 +104,12 @@ def make_trainable(
     if normalize is not None:
         insert_normalization(proto, names, types, _patterns(normalize))
         types = infer_types(proto)
+    if adapters is not None:
+        insert_adapters(proto, names, adapters, seed or 0)
+        types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
     source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
-    chosen = None if trainable is None else _patterns(trainable)
+    chosen = (*adapter_names(proto.graph), *_patterns(trainable or ())) or None
     weights = choose_weights(proto, types, source.value, chosen, _patterns(frozen or ()))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     _drop_inputs(proto.graph, {weight.name for weight in weights})

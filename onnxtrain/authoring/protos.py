@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
+from typing import Any, TypeVar
 
 import onnx
 from onnx import TensorProto, helper
@@ -13,6 +13,7 @@ HALF_TYPES = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 Dimension = int | str | None
 Dimensions = tuple[Dimension, ...]
+Entry = TypeVar("Entry")
 
 
 def default_opset(model: onnx.ModelProto) -> int:
@@ -125,3 +126,10 @@ def replace_nodes(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> No
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(kept)
+
+
+def keep_only(entries: MutableSequence[Entry], is_kept: Callable[[Entry], bool]) -> None:
+    """Drops the other entries of a repeated field."""
+    for index in reversed(range(len(entries))):
+        if not is_kept(entries[index]):
+            del entries[index]

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Iterable, MutableSequence, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 import onnx
 
-from onnxtrain.authoring.protos import needed_nodes, replace_nodes, stored_tensors, subgraphs
+from onnxtrain.authoring.protos import keep_only, needed_nodes, replace_nodes, stored_tensors, subgraphs
 from onnxtrain.authoring.selection import listed
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.errors import ModelError
-
-Entry = TypeVar("Entry")
 
 
 def add_outputs(model: str | os.PathLike[str] | onnx.ModelProto, values: str | Sequence[str]) -> onnx.ModelProto:
@@ -79,14 +76,14 @@ def drop_unneeded(model: onnx.ModelProto) -> None:
     read |= {value.name for value in graph.output}
     if len(needed) < len(graph.node):
         replace_nodes(graph, needed)
-    _keep(graph.initializer, lambda tensor: tensor.name in read)
-    _keep(graph.sparse_initializer, lambda tensor: tensor.values.name in read)
-    _keep(graph.input, lambda value: value.name in read)
+    keep_only(graph.initializer, lambda tensor: tensor.name in read)
+    keep_only(graph.sparse_initializer, lambda tensor: tensor.values.name in read)
+    keep_only(graph.input, lambda value: value.name in read)
     known = read | {name for node in graph.node for name in node.output}
-    _keep(graph.value_info, lambda value: value.name in known)
-    _keep(graph.quantization_annotation, lambda entry: entry.tensor_name in known)
+    keep_only(graph.value_info, lambda value: value.name in known)
+    keep_only(graph.quantization_annotation, lambda entry: entry.tensor_name in known)
     called = _called_functions(model)
-    _keep(model.functions, lambda body: (body.domain, body.name, body.overload) in called)
+    keep_only(model.functions, lambda body: (body.domain, body.name, body.overload) in called)
 
 
 def _names(values: str | Sequence[str]) -> tuple[str, ...]:
@@ -131,9 +128,3 @@ def _called_functions(model: onnx.ModelProto) -> set[tuple[str, str, str]]:
             called.add(key)
             pending.extend(bodies[key].node)
     return called
-
-
-def _keep(entries: MutableSequence[Entry], is_kept: Callable[[Entry], bool]) -> None:
-    for index in reversed(range(len(entries))):
-        if not is_kept(entries[index]):
-            del entries[index]
