@@ -77,6 +77,11 @@ OF_ONNXRUNTIME = [
     microsoft("FastGelu", gelu_of_tanh, (3, 4), (4,)),
     microsoft("QuickGelu", lambda x: x * torch.sigmoid(1.5 * x), FAR, alpha=1.5),
     microsoft("FusedMatMul", lambda a, b: 0.5 * a.mT @ b, (2, 4, 3), (2, 4, 5), transA=1, alpha=0.5),
+    microsoft("TransposeMatMul", lambda a, b: a @ b.mT, (2, 3, 4), (2, 5, 4), transB=1),
+    microsoft("CDist", torch.cdist, real([0, 1], [2, 3]), real([0, 1], [5, 5], [1, 0]), metric="euclidean"),
+    microsoft("Pad", lambda x, *_: F.pad(x, (1, 0, 0, 2)), (2, 3), whole(0, 1, 2, 0)),
+    microsoft("ExpandDims", lambda x, _: x.unsqueeze(1), (2, 3), whole(1).astype("int32")),
+    microsoft("GatherND", lambda x, _: x[[1, 0], [2, 1]], (2, 3), whole([1, 2], [0, 1])),
     microsoft("FusedGemm", lambda a, b, c: F.relu(a @ b + c), (3, 4), (4, 5), (5,), activation="Relu"),
     microsoft(
         "FusedConv", lambda x, w, b: F.conv2d(x, w, b).relu(), (1, 2, 5, 5), (3, 2, 3, 3), (3,), activation="Relu"
