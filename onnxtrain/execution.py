@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -22,6 +23,10 @@ from onnxtrain.graph.order import reads
 from onnxtrain.lowering import static
 from onnxtrain.program import Program, stands_in_function
 from onnxtrain.state import TrainingState
+
+# The compiler for CPUs in this version of jaxlib fuses a reduction with a product by a large uniform constant, and gets
+# it wrong: the mean of relu(x @ full) is whatever was in memory. The option leaves such fusions out.
+_COMPILER_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": ""} if version("jaxlib") == "0.10.2" else {}
 
 
 @dataclass(frozen=True)
@@ -180,7 +185,11 @@ class _Compiled:
         self._static_outputs: dict[str, Any] = {}
         self._changes_state = method.kind != "evaluate"
         # Constants and key are read by every call, so only the variables and the step are given away.
-        self._function = jax.jit(self._traced, donate_argnums=(0,) if self._changes_state else ())
+        self._function = jax.jit(
+            self._traced,
+            donate_argnums=(0,) if self._changes_state else (),
+            compiler_options=_COMPILER_OPTIONS,
+        )
 
     def _traced(self, changing: tuple[Any, Any], kept: tuple[Any, Any], arguments: tuple[Any, Any]) -> tuple[Any, Any]:
         state = TrainingState(changing[0], kept[0], kept[1], changing[1])

@@ -185,3 +185,22 @@ def test_a_step_over_several_algorithms_that_fails_in_a_later_one_changes_nothin
         session.step({"x": np.ones(5, np.float32)})
     assert dict(session.variables) == before
     assert session.step_count == 0
+
+
+@pytest.mark.parametrize("columns", [256, 8192], ids=["static", "made at run time"])
+def test_a_mean_over_a_product_with_a_uniform_matrix_is_right(columns: int) -> None:
+    """The CPU compiler of jaxlib 0.10.2 gets it wrong by default where it knows that the matrix is uniform."""
+    model = model_of(
+        f"""g (float[1, 25, 64] x) => (float[N, M] mean) {{
+            shape = Constant <value = int64[2] {{64, {columns}}}> ()
+            w = ConstantOfShape <value = float[1] {{0.02}}> (shape)
+            product = MatMul(x, w)
+            positive = Relu(product)
+            axis = Constant <value = int64[1] {{1}}> ()
+            mean = ReduceMean <keepdims = 0> (positive, axis)
+        }}"""
+    )
+    x = np.random.default_rng(0).standard_normal((1, 25, 64)).astype(np.float32)
+    expected = np.maximum(0.02 * x.sum(axis=2), 0).mean(axis=1)
+    found = ot.TrainingSession(model).infer({"x": x})["mean"]
+    np.testing.assert_allclose(found, np.broadcast_to(expected, (1, columns)), rtol=1e-4)
