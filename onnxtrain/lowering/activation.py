@@ -132,12 +132,18 @@ def _scalar(bound: Any) -> Any:
 @op("Softmax")
 def softmax_flattened(x: Array, *, axis: int) -> Array:
     """Until version 13 everything from `axis` on is one dimension."""
-    return _normalized(jax.nn.softmax, x, _axes_from(axis, x.ndim))
+    return _normalized(_softmax, x, _axes_from(axis, x.ndim))
 
 
 @op("Softmax", since=13)
 def softmax(x: Array, *, axis: int) -> Array:
-    return _normalized(jax.nn.softmax, x, axis)
+    return _normalized(_softmax, x, axis)
+
+
+def _softmax(x: Any, axis: int | Sequence[int]) -> jax.Array:
+    # A product in front may be rounded in the maximum and, fused with the subtraction, not rounded there. Among huge
+    # values some would then exceed the maximum by hundreds; the softmax itself subtracts that of the differences.
+    return jax.nn.softmax(x - jax.lax.stop_gradient(x.max(axis, keepdims=True)), axis=axis)
 
 
 @op("LogSoftmax")
