@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import onnx
 
-from onnxtrain.authoring import batch, rewrites
+from onnxtrain.authoring import batch, rewrites, tying
 from onnxtrain.authoring.adapters import LoRA, adapter_names, insert_adapters
 from onnxtrain.authoring.function_weights import lift_function_weights
 from onnxtrain.authoring.initializers import Initialization
@@ -85,6 +85,10 @@ def make_trainable(
       adapters: trains a low-rank adapter (`LoRA`) beside each chosen weight, instead of the weight. Of a model with
         adapters, these alone are trained, and what `trainable` names. `session.export` adds them to the weights, and
         `save_adapters` writes them to a file of their own.
+      tie: trains kernels and embeddings of equal values, transposed or not, as one weight: an exporter that folds a
+        Transpose stores one twice. `onnxtrain inspect` lists them.
+      keep_constants: lets weights that the file holds in Constant nodes be Constant nodes again when the model is
+        exported.
       free_batch: first lets the model take any batch size where its author fixed one (`free_batch`).
 
     Raises:
@@ -99,10 +103,14 @@ def make_trainable(
     if free_batch:
         batch.free_in_place(proto)
     names = Names(proto)
+    constants = rewrites.constant_nodes(proto.graph)
     _make_ready(proto, names)
     types = infer_types(proto)
+    if tie:
+        tying.tie(proto, tying.find_ties(proto, types))
     if normalize is not None:
         insert_normalization(proto, names, types, _patterns(normalize))
+    if tie or normalize is not None:
         types = infer_types(proto)
     if adapters is not None:
         insert_adapters(proto, names, adapters, seed or 0)
@@ -115,6 +123,8 @@ def make_trainable(
     _drop_inputs(proto.graph, {weight.name for weight in weights})
     source = source if class_axis is None else replace(source, class_axis=class_axis)
     add_training_info(proto, names, types, source, weights, recipe)
+    if keep_constants:
+        rewrites.remember_constants(proto, constants)
     return proto
 
 

@@ -7,8 +7,9 @@ get a copy for each place.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -27,6 +28,7 @@ from onnxtrain.authoring.protos import (
     subgraphs,
 )
 from onnxtrain.authoring.roles import ARITHMETIC, is_statistic, may_be_updated, weight_role
+from onnxtrain.graph.write import CONSTANTS_KEY
 
 _STATISTICS = {3: "running_mean", 4: "running_variance"}  # inputs of BatchNormalization
 # attributes of Constant for values that are no tensor, and their types
@@ -56,6 +58,17 @@ def promote_constants(graph: onnx.GraphProto, names: Iterable[str]) -> None:
             graph.initializer.add().CopyFrom(tensor)
             graph.initializer[-1].name = node.output[0]
     replace_nodes(graph, kept)
+
+
+def constant_nodes(graph: onnx.GraphProto) -> dict[str, str]:
+    """The names of the Constant nodes of a graph, by that of their value."""
+    return {node.output[0]: node.name for node in graph.node if constant_tensor(node) is not None}
+
+
+def remember_constants(model: onnx.ModelProto, constants: Mapping[str, str]) -> None:
+    """Writes down which initializers were Constant nodes, so that they become such again when it is exported."""
+    promoted = {tensor.name: constants[tensor.name] for tensor in model.graph.initializer if tensor.name in constants}
+    model.metadata_props.add(key=CONSTANTS_KEY, value=json.dumps(promoted))
 
 
 def switch_to_inference(graph: onnx.GraphProto) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
 import stat
@@ -22,6 +23,8 @@ from onnxtrain.graph.order import TRAINING_DOMAIN
 from onnxtrain.graph.read import MISTAKEN_DOMAINS, TRAINING_IR_VERSION, with_subgraphs
 
 METADATA_PREFIX = "onnxtrain."
+# which initializers were Constant nodes and become such again for inference, with the names of the nodes, as JSON
+CONSTANTS_KEY = f"{METADATA_PREFIX}constants"
 
 _PROTOBUF_LIMIT = 2**31 - 1  # bytes that protobuf accepts in one message
 
@@ -50,6 +53,7 @@ def inference_only(model: Model, values: Mapping[str, np.ndarray]) -> onnx.Model
 
     What only the training information needs goes with it: functions that nothing else calls, the import of the
     training operators' domain, and the metadata that onnxtrain wrote. Values that only algorithms hold are left out.
+    Initializers that `CONSTANTS_KEY` of the metadata names become the Constant nodes that they were.
 
     Raises:
       StateError: no initializer has the name, or the value differs from it in shape or element type.
@@ -60,6 +64,7 @@ def inference_only(model: Model, values: Mapping[str, np.ndarray]) -> onnx.Model
     proto = _copy(model)
     del proto.training_info[:]
     _assign({name: value for name, value in values.items() if name in model.graph.initializers}, [proto.graph])
+    _restore_constants(proto.graph, json.loads(model.metadata.get(CONSTANTS_KEY, "{}")))
     _remove(proto.metadata_props, lambda entry: entry.key.startswith(METADATA_PREFIX))
     _drop_training_parts(proto, model)
     return proto
@@ -110,6 +115,19 @@ def _assign(values: Mapping[str, np.ndarray], graphs: Iterable[onnx.GraphProto])
                 missing.pop(tensor.name, None)
     if missing:
         raise _no_initializer(next(iter(missing)))
+
+
+def _restore_constants(graph: onnx.GraphProto, node_names: Mapping[str, str]) -> None:
+    """Turns initializers into Constant nodes of these names, which stand before all others."""
+    nodes = []
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in node_names]:
+        node = onnx.NodeProto(op_type="Constant", name=node_names[tensor.name], output=[tensor.name])
+        node.attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t.CopyFrom(tensor)
+        nodes.append(node)
+        graph.initializer.remove(tensor)
+    nodes += [onnx.NodeProto.FromString(node.SerializeToString()) for node in graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def _make_dense(graph: onnx.GraphProto, names: Container[str]) -> None:
