@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from onnxtrain.authoring.adapters import merge_in_place
+from onnxtrain.errors import ModelError
 from onnxtrain.graph import write
 from onnxtrain.graph.model import Model
 
@@ -34,7 +36,7 @@ def training_model(model: Model, variables: Mapping[str, np.ndarray], *, step: i
 
 
 def inference_model(
-    model: Model, variables: Mapping[str, np.ndarray], *, keep_adapters: bool = False
+    model: Model, variables: Mapping[str, np.ndarray], *, averaged: bool = False, keep_adapters: bool = False
 ) -> onnx.ModelProto:
     """The inference graph with the current values, without training information.
 
@@ -43,12 +45,27 @@ def inference_model(
     Args:
       model: the model as it was read.
       variables: current values by name; those that only algorithms hold, such as momenta, are left out.
+      averaged: whether weights have the values of their moving averages, in the element types of the weights.
       keep_adapters: whether low-rank adapters stay beside the weights; otherwise they are added to them.
 
     Raises:
+      ModelError: `averaged`, and the model keeps no averages.
       StateError: no initializer has the name, or the value differs from it in shape or element type.
     """
+    if averaged:
+        variables = {**variables, **_averages(model, variables)}
     proto = write.inference_only(model, variables)
     if not keep_adapters:
         merge_in_place(proto)
     return proto
+
+
+def _averages(model: Model, variables: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    text = model.metadata.get(write.AVERAGES_KEY)
+    if text is None:
+        raise ModelError(
+            "The model keeps no moving averages of its weights. Prepare it with them: make_trainable(model, "
+            "average=0.999), or: onnxtrain prepare MODEL -o OUT --average 0.999"
+        )
+    averages: Mapping[str, str] = json.loads(text)
+    return {weight: variables[average].astype(variables[weight].dtype) for weight, average in averages.items()}

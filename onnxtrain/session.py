@@ -136,14 +136,16 @@ class TrainingSession:
         )
         write.save_proto(proto, path)
 
-    def export(self, path: str | os.PathLike[str], *, keep_adapters: bool = False) -> None:
+    def export(self, path: str | os.PathLike[str], *, averaged: bool = False, keep_adapters: bool = False) -> None:
         """Writes the inference model with its current values, without training information.
 
         Args:
           path: the file, which appears at once or not at all.
+          averaged: write the moving averages of the weights, which `make_trainable(average=...)` makes a model keep.
           keep_adapters: leave low-rank adapters beside the weights, instead of adding them to these.
         """
-        write.save_proto(export.inference_model(self.model, self._values(), keep_adapters=keep_adapters), path)
+        proto = export.inference_model(self.model, self._values(), averaged=averaged, keep_adapters=keep_adapters)
+        write.save_proto(proto, path)
 
     def _values(self) -> dict[str, np.ndarray]:
         return {name: np.asarray(value) for name, value in self._state.variables.items()}

@@ -3,14 +3,24 @@
 from onnxtrain.authoring.adapter_files import load_adapters, merge_adapters, save_adapters
 from onnxtrain.authoring.adapters import LoRA
 from onnxtrain.authoring.batch import free_batch
+from onnxtrain.authoring.clipping import ClipByGlobalNorm, ClipByNorm, ClipByValue
+from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.head import replace_head
+from onnxtrain.authoring.learning_rate import FedRate
+from onnxtrain.authoring.loss_scaling import LossScale
 from onnxtrain.authoring.optimizers import Adam, Momentum, Sgd
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.authoring.surgery import add_outputs, cut
 
 __all__ = [
     "Adam",
+    "ClipByGlobalNorm",
+    "ClipByNorm",
+    "ClipByValue",
+    "FedRate",
+    "Group",
     "LoRA",
+    "LossScale",
     "Momentum",
     "Sgd",
     "add_outputs",

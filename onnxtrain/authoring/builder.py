@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtrain.authoring.names import Names
+from onnxtrain.errors import UnsupportedError
 
 TRAINING_DOMAIN = "ai.onnx.preview.training"
 
@@ -22,6 +23,8 @@ class GraphBuilder:
       opset: the opset of ai.onnx that the nodes are written in, the model's own.
       nodes: the nodes so far, in an order in which they can run.
       initializers: the initializers so far.
+      inputs: what is fed to the graph, beside what its owner knows of.
+      outputs: values of interest that the graph gives, likewise.
     """
 
     def __init__(self, names: Names, opset: int):
@@ -29,6 +32,8 @@ class GraphBuilder:
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+        self.outputs: list[onnx.ValueInfoProto] = []
 
     def nested(self) -> GraphBuilder:
         """A builder for a subgraph: nodes of its own, the same names and initializers."""
@@ -69,6 +74,14 @@ class GraphBuilder:
         """Adds an int64 initializer: a shape, axes, a count."""
         return self.initializer(name, value, TensorProto.INT64)
 
+    def declare_input(self, name: str, element_type: int, dims: Sequence[int]) -> None:
+        """Makes a name an input of the graph; where an initializer has it too, that is the default."""
+        self.inputs.append(helper.make_tensor_value_info(name, element_type, dims))
+
+    def declare_output(self, name: str, element_type: int, dims: Sequence[int]) -> None:
+        """Makes a value an output of the graph."""
+        self.outputs.append(helper.make_tensor_value_info(name, element_type, dims))
+
     def cast(self, value: str, element_type: int, output: str) -> str:
         """Adds a Cast."""
         return self.add("Cast", (value,), output, to=element_type)
@@ -80,6 +93,19 @@ class GraphBuilder:
         if self.opset < 18:
             return self.add("ReduceMean", (value,), output, axes=list(axes), keepdims=keepdims)
         return self.add("ReduceMean", (value, self.integers(f"{output}/axes", axes)), output, keepdims=keepdims)
+
+    def select(self, condition: str, value: str, otherwise: str, output: str) -> str:
+        """Adds nodes that give one value or the other, whole, as a bool scalar says.
+
+        Raises:
+          UnsupportedError: the opset is older than Where.
+        """
+        if self.opset < 9:
+            raise UnsupportedError(
+                f"A step that may leave the weights as they are needs Where, which opset {self.opset} does not have. "
+                "Convert the model to opset 9 or newer (onnx.version_converter)."
+            )
+        return self.add("Where", (condition, value, otherwise), output)
 
     def filled(self, name: str, dims: Sequence[int], value: float, element_type: int) -> str:
         """Adds nodes that make a tensor of one repeated value."""

@@ -68,6 +68,12 @@ def write_copies(builder: GraphBuilder, updates: Iterable[Update], weights: Mapp
     }
 
 
+def write_derived(builder: GraphBuilder, updates: Iterable[Update], weights: Mapping[str, str]) -> dict[str, str]:
+    """Writes the initial values that state variables derive for themselves, from the new values of these weights."""
+    derived = {update.variable: update.derive(builder, weights) for update in updates if update.derive is not None}
+    return {variable: value for variable, value in derived.items() if value is not None}
+
+
 def write_weights(
     builder: GraphBuilder, weights: Sequence[Weight], schemes: Mapping[str, Scheme], seed: int | None
 ) -> dict[str, str]:

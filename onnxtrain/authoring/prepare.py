@@ -5,25 +5,35 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import onnx
 
 from onnxtrain.authoring import batch, rewrites, tying
 from onnxtrain.authoring.adapters import LoRA, adapter_names, insert_adapters
+from onnxtrain.authoring.clipping import Clip, ClipByGlobalNorm
 from onnxtrain.authoring.function_weights import lift_function_weights
+from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
+from onnxtrain.authoring.learning_rate import FedRate
+from onnxtrain.authoring.loss_scaling import LossScale
 from onnxtrain.authoring.losses import find_loss
 from onnxtrain.authoring.names import Names
-from onnxtrain.authoring.optimizers import Optimizer, find_optimizer
+from onnxtrain.authoring.optimizers import Optimizer, choose_rate, find_optimizer
 from onnxtrain.authoring.prediction import choose_output, find_source
 from onnxtrain.authoring.protos import default_opset
+from onnxtrain.authoring.schedules import Schedule
 from onnxtrain.authoring.schemes import KEEP
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.training_info import Recipe, add_training_info
+from onnxtrain.authoring.updates import UpdatePlan
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.authoring.weights import choose_weights
 from onnxtrain.errors import ModelError, UnsupportedError
+
+if TYPE_CHECKING:
+    from optax import GradientTransformation
 
 _TRAINING_IR_VERSION = 7
 _OLDEST_OPSET = 7
@@ -33,8 +43,13 @@ def make_trainable(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
     loss: str = "softmax_cross_entropy",
-    optimizer: str | Optimizer = "adam",
-    learning_rate: float = 1e-3,
+    optimizer: str | Optimizer | GradientTransformation = "adam",
+    learning_rate: float | Schedule | FedRate | None = None,
+    clip: float | Clip | None = None,
+    accumulate: int = 1,
+    average: float | None = None,
+    loss_scale: LossScale | None = None,
+    groups: Sequence[Group] = (),
     trainable: str | Sequence[str] | None = None,
     frozen: str | Sequence[str] | None = None,
     output: str | None = None,
@@ -60,8 +75,17 @@ def make_trainable(
         class axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits.
         `"mean_squared_error"` takes labels of the type and shape of the output.
       optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adam"`, or an optimizer of `onnxtrain.authoring.optimizers`
-        with coefficients of its own.
-      learning_rate: what the state variable `learning_rate` starts with.
+        with coefficients of its own; or any `optax.GradientTransformation`, which sees the weights as a dict by name,
+        becomes ONNX as a whole, and has its own learning rate.
+      learning_rate: what the state variable `learning_rate` starts with, by default 1e-3; or a schedule of
+        `onnxtrain.authoring.schedules`, whose value a step then gives as the output `learning_rate`; or a `FedRate`,
+        for an input of that name.
+      clip: `ClipByGlobalNorm`, for which a number will do, `ClipByNorm` or `ClipByValue`.
+      accumulate: how many steps make one update, which is that of their batches taken together.
+      average: the decay of a moving average of every weight, which starts at the weight: 0.999, for example.
+        `session.export(path, averaged=True)` writes it.
+      loss_scale: `LossScale()` scales the loss of a float16 model dynamically.
+      groups: `Group`s of weights, with their share of the learning rate and a weight decay of their own.
       trainable: patterns; only the weights that match are trained. `"encoder.*"` is a glob over the names of weights,
         `"node:conv*"` means the weights of nodes by name, `"last:3"` and `"first:3"` those of so many layers from
         either end. A full name may also be that of a float tensor that is no weight by its place, such as a scalar.
@@ -95,9 +119,11 @@ def make_trainable(
       ModelError: the model has no such output, a pattern matches no weight, or there is nothing to train.
       UnsupportedError: a name that is not known, or a model that cannot be trained as it stands.
     """
-    recipe = Recipe(
-        find_loss(loss), find_optimizer(optimizer), learning_rate, initialize, seed, dropout or {}
-    )
+    clip = ClipByGlobalNorm(clip) if isinstance(clip, int | float) else clip
+    chosen = find_optimizer(optimizer)
+    rate = choose_rate(chosen, learning_rate)
+    updates = UpdatePlan(chosen, rate, clip, accumulate, loss_scale, average, tuple(groups))
+    recipe = Recipe(find_loss(loss), updates, initialize, seed, dropout or {})
     proto = load(model)
     _check_can_be_prepared(proto)
     if free_batch:

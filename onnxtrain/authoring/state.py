@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxtrain.authoring.builder import GraphBuilder
+from onnxtrain.authoring.value_types import Value
+
+Derivation = Callable[[GraphBuilder, Mapping[str, str]], str | None]
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,10 @@ class Update:
       value: the output of the algorithm that it takes.
       element_type: of both.
       dims: the shape of both.
-      initial: what initialization fills it with; None for one that is not filled with a single number.
+      initial: what initialization fills it with; None for one that it leaves, or that `follows` a weight.
+      follows: the weight whose initial value it takes, if initialization gives that weight a new one.
+      derive: adds the nodes of any other initial value to an initialization graph; it is given the weights that have
+        new values there, and returns None where the variable stays as it is.
     """
 
     variable: str
@@ -29,6 +35,8 @@ class Update:
     element_type: int
     dims: tuple[int, ...]
     initial: float | None = None
+    follows: str | None = None
+    derive: Derivation | None = None
 
 
 class State:
@@ -36,10 +44,12 @@ class State:
 
     Attributes:
       updates: what has been assigned so far.
+      loss: what is minimized, a scalar, for an optimizer that wants to know.
     """
 
     def __init__(self, builder: GraphBuilder):
         self.updates: list[Update] = []
+        self.loss: Value | None = None
         self._builder = builder
         self._variables: dict[str, Update] = {}
 
@@ -47,6 +57,18 @@ class State:
         """Adds a state variable of one repeated value, which a reset brings back; returns its fresh name."""
         added = self._builder.initializer(name, np.full(tuple(dims), initial), element_type)
         self._variables[added] = Update(added, "", element_type, tuple(dims), initial)
+        return added
+
+    def copy(self, name: str, weight: str, value: np.ndarray, element_type: int) -> str:
+        """Adds a state variable that starts as the copy of a weight with this value; returns its fresh name."""
+        added = self._builder.initializer(name, value, element_type)
+        self._variables[added] = Update(added, "", element_type, value.shape, follows=weight)
+        return added
+
+    def derived(self, name: str, value: np.ndarray, element_type: int, derive: Derivation) -> str:
+        """Adds a state variable with this value; `derive` says what a reset gives it. Returns its fresh name."""
+        added = self._builder.initializer(name, value, element_type)
+        self._variables[added] = Update(added, "", element_type, value.shape, derive=derive)
         return added
 
     def setting(self, name: str, value: float, element_type: int) -> str:
@@ -59,8 +81,7 @@ class State:
 
     def assign(self, variable: str, value: str) -> None:
         """Says which value a variable of this state has after the step."""
-        known = self._variables[variable]
-        self.updates.append(Update(variable, value, known.element_type, known.dims, known.initial))
+        self.updates.append(replace(self._variables[variable], value=value))
 
     def assign_weight(self, weight: str, value: str, element_type: int, dims: Sequence[int]) -> None:
         """Says which value a weight of the inference graph has after the step."""
@@ -79,3 +100,16 @@ class State:
         count = self._builder.add("Add", (taken, one), f"{taken}/updated", name="count")
         self.assign(taken, count)
         return count
+
+    def count_steps(self) -> None:
+        """Makes the step counter a state variable that counts, whether or not the optimizer reads it."""
+        assert self.count
+
+    def hold_unless(self, condition: str) -> None:
+        """Lets every variable keep its value in a step in which `condition`, a bool scalar, is false."""
+        self.updates = [
+            replace(
+                update, value=self._builder.select(condition, update.value, update.variable, f"{update.value}/held")
+            )
+            for update in self.updates
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,17 +11,24 @@ from onnx import helper
 
 from onnxtrain.authoring.builder import TRAINING_DOMAIN, GraphBuilder
 from onnxtrain.authoring.forward import TrainingForward
-from onnxtrain.authoring.initializers import Initialization, find_schemes, write_constants, write_weights
+from onnxtrain.authoring.initializers import (
+    Initialization,
+    find_schemes,
+    write_constants,
+    write_copies,
+    write_derived,
+    write_weights,
+)
 from onnxtrain.authoring.insertion import choose_dropouts
 from onnxtrain.authoring.losses import Loss, LossKind, Prediction
 from onnxtrain.authoring.names import Names
-from onnxtrain.authoring.optimizers import Optimizer
 from onnxtrain.authoring.prediction import Source
-from onnxtrain.authoring.protos import default_opset, needed_nodes
+from onnxtrain.authoring.protos import default_opset, needed_nodes, stored_tensors
 from onnxtrain.authoring.state import Update
-from onnxtrain.authoring.updates import write_updates
+from onnxtrain.authoring.updates import UpdatePlan, UpdateWriter
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.authoring.weights import Weight, listed
+from onnxtrain.graph.write import AVERAGES_KEY
 
 
 @dataclass(frozen=True)
@@ -29,16 +37,14 @@ class Recipe:
 
     Attributes:
       loss: what is minimized.
-      optimizer: writes the step of a weight.
-      learning_rate: what the state variable of that name starts with.
+      updates: how gradients become updates.
       initialize: which weights get new values, and how.
       seed: fixes what is drawn; None to leave it to the session.
       dropout: shares of values to drop, by pattern.
     """
 
     loss: LossKind
-    optimizer: Optimizer
-    learning_rate: float
+    updates: UpdatePlan
     initialize: Initialization
     seed: int | None
     dropout: Mapping[str, float]
@@ -54,9 +60,10 @@ def add_training_info(
     dropouts = choose_dropouts(model.graph, types, targets, recipe.dropout)
     forward = TrainingForward(model, types, targets, trained, builder, dropouts)
     loss = _write_loss(builder, types, source, forward.renamed, recipe)
-    gradients = _write_gradients(builder, weights, _data_inputs(model.graph, source), loss)
-    updates = write_updates(builder, recipe.optimizer, weights, gradients, recipe.learning_rate)
-    updates += forward.statistics
+    writer = UpdateWriter(builder, recipe.updates, weights, stored_tensors(model.graph))
+    target = writer.to_differentiate(loss.value, loss.element_type)
+    gradients = _write_gradients(builder, weights, _data_inputs(model.graph, source), loss, target)
+    updates = [*writer.write(gradients), *forward.statistics]
 
     info = model.training_info.add()
     info.algorithm.CopyFrom(_algorithm(builder, loss, updates))
@@ -64,6 +71,8 @@ def add_training_info(
     info.algorithm.doc_string = _description(source, weights, loss, forward, recipe)
     info.update_binding.extend(_binding({update.variable: update.value for update in updates}))
     _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward, recipe)
+    if writer.averages:
+        model.metadata_props.add(key=AVERAGES_KEY, value=json.dumps(writer.averages))
     if all(entry.domain != TRAINING_DOMAIN for entry in model.opset_import):
         model.opset_import.append(helper.make_opsetid(TRAINING_DOMAIN, 1))
 
@@ -89,13 +98,13 @@ def _write_loss(
 
 
 def _write_gradients(
-    builder: GraphBuilder, weights: Sequence[Weight], data_inputs: Sequence[str], loss: Loss
+    builder: GraphBuilder, weights: Sequence[Weight], data_inputs: Sequence[str], loss: Loss, target: str
 ) -> tuple[str, ...]:
     xs = [weight.name for weight in weights]
     zs = [*data_inputs, loss.labels.name]
     outputs = [f"{name}/gradient" for name in xs]
     return builder.add_node(
-        "Gradient", [*xs, *zs], outputs, name="gradient", domain=TRAINING_DOMAIN, xs=xs, zs=zs, y=loss.value
+        "Gradient", [*xs, *zs], outputs, name="gradient", domain=TRAINING_DOMAIN, xs=xs, zs=zs, y=target
     )
 
 
@@ -108,23 +117,25 @@ def _declared_gradients(weights: Sequence[Weight], gradients: Sequence[str]) -> 
 
 
 def _algorithm(builder: GraphBuilder, loss: Loss, updates: Iterable[Update]) -> onnx.GraphProto:
-    outputs = [helper.make_tensor_value_info(loss.value, loss.element_type, [])]
+    outputs = [helper.make_tensor_value_info(loss.value, loss.element_type, []), *builder.outputs]
     outputs += [helper.make_tensor_value_info(update.value, update.element_type, update.dims) for update in updates]
-    return helper.make_graph(builder.nodes, "training_step", [loss.labels], outputs, builder.initializers)
+    return helper.make_graph(
+        builder.nodes, "training_step", [loss.labels, *builder.inputs], outputs, builder.initializers
+    )
 
 
 def _add_initialization(
     info: onnx.TrainingInfoProto,
     builder: GraphBuilder,
     weights: Sequence[Weight],
-    updates: Iterable[Update],
+    updates: Sequence[Update],
     forward: TrainingForward,
     recipe: Recipe,
 ) -> None:
     drawn = write_weights(builder, weights, find_schemes(recipe.initialize, weights), recipe.seed)
     kept = [update for update in forward.statistics if drawn.keys().isdisjoint(forward.normalized[update.variable])]
     initial = write_constants(builder, [update for update in updates if update not in kept])
-    initial |= drawn
+    initial |= {**drawn, **write_copies(builder, updates, drawn), **write_derived(builder, updates, drawn)}
     if not initial:
         return
     shapes = {update.variable: update for update in updates}
@@ -155,6 +166,6 @@ def _description(
     return (
         f"One step of training. {loss.value!r} is the {recipe.loss.write.__name__.replace('_', ' ')} of output "
         f"{source.output!r}{start}, against the input {loss.labels.name!r}. {mode} "
-        f"{type(recipe.optimizer).__name__} trains {len(names)} tensors: {listed(names)}. "
-        "The learning rate is a state variable: set it between two steps."
+        f"{type(recipe.updates.optimizer).__name__} trains {len(names)} tensors: {listed(names)}. "
+        f"{recipe.updates.describe()}"
     )

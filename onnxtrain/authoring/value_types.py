@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx
 from onnx import TensorProto, helper, shape_inference
 
 from onnxtrain.authoring.protos import Dimensions, dimensions
 
 _SMALL = 1024  # elements; a tensor that says something about shapes is no larger
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a graph under construction.
+
+    Attributes:
+      name: its name.
+      element_type: its element type.
+      dims: its shape; a symbol, or None, for a size that is known only when the graph runs.
+    """
+
+    name: str
+    element_type: int
+    dims: Dimensions
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type as a NumPy dtype."""
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.element_type))
 
 
 class Types:

@@ -23,6 +23,8 @@ from onnxtrain.graph.order import TRAINING_DOMAIN
 from onnxtrain.graph.read import MISTAKEN_DOMAINS, TRAINING_IR_VERSION, with_subgraphs
 
 METADATA_PREFIX = "onnxtrain."
+# which state variable holds the moving average of which weight, as JSON
+AVERAGES_KEY = f"{METADATA_PREFIX}averages"
 # which initializers were Constant nodes and become such again for inference, with the names of the nodes, as JSON
 CONSTANTS_KEY = f"{METADATA_PREFIX}constants"
 

@@ -337,7 +337,7 @@ def test_whoever_opens_the_file_finds_it_explained():
     [
         ({"loss": "hinge"}, UnsupportedError, "'softmax_cross_entropy', 'mean_squared_error'"),
         ({"optimizer": "lion"}, UnsupportedError, "'sgd', 'momentum', 'nesterov', 'adam'"),
-        ({"initialize": "zeros"}, UnsupportedError, "'keep', 'glorot_uniform'"),
+        ({"initialize": "xavier"}, UnsupportedError, "'keep', 'glorot_uniform'"),
         ({"output": "score"}, ModelError, "Its outputs are \\['scores'\\]"),
         ({"trainable": ["w1"]}, ModelError, "Did you mean .*'W1'"),
         ({"frozen": ["encoder.*"]}, ModelError, "The weights are 'W1', 'b1', 'W2', 'b2'"),

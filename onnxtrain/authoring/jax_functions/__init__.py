@@ -6,7 +6,8 @@ package is imported when a JAX function is given, not before.
 """
 
 from onnxtrain.authoring.jax_functions import control_flow, elementwise, indexing, linear, random, reductions, shapes
-from onnxtrain.authoring.jax_functions.tracing import Value, write_function
+from onnxtrain.authoring.jax_functions.tracing import types_for, write_function
+from onnxtrain.authoring.value_types import Value
 
 __all__ = [
     "Value",
@@ -17,5 +18,6 @@ __all__ = [
     "random",
     "reductions",
     "shapes",
+    "types_for",
     "write_function",
 ]

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
-import numpy as np
 from jax import export
-from onnx import helper
 
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.jax_functions.sizes import Symbols
 from onnxtrain.authoring.jax_functions.writer import Writer, type_of
-from onnxtrain.authoring.protos import Dimensions, reads
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value of a graph under construction.
-
-    Attributes:
-      name: its name.
-      element_type: its element type.
-      dims: its shape; a symbol, or None, for a size that is known only when the graph runs.
-    """
-
-    name: str
-    element_type: int
-    dims: Dimensions
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The element type as a NumPy dtype."""
-        return np.dtype(helper.tensor_dtype_to_np_dtype(self.element_type))
+from onnxtrain.authoring.protos import reads
+from onnxtrain.authoring.value_types import Value
 
 
 def write_function(builder: GraphBuilder, function: Callable[..., Any], *arguments: Any, label: str) -> Any:
@@ -59,14 +37,21 @@ def write_function(builder: GraphBuilder, function: Callable[..., Any], *argumen
     values, structure = jax.tree.flatten(arguments)
     sources, specs = _specifications(values)
     known = len(builder.initializers)
-    is_wide = any(value.dtype.itemsize == 8 for value in values)
-    with jax.enable_x64(True) if is_wide else nullcontext(), jax.numpy_dtype_promotion("standard"):
+    with types_for(values):
         traced, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, specs))
         writer = Writer(builder, label, Symbols(sources))
         names = writer.inline(traced, [value.name for value in values])
     _drop_unread(builder, known, names)
     written = [_value(name, aval) for name, aval in zip(names, traced.out_avals, strict=True)]
     return jax.tree.unflatten(jax.tree.structure(result), written)
+
+
+@contextmanager
+def types_for(values: Iterable[Value]) -> Iterator[None]:
+    """The settings of JAX in which functions of these values are traced: 64-bit types where they have them."""
+    is_wide = any(value.dtype.itemsize == 8 for value in values)
+    with jax.enable_x64(True) if is_wide else nullcontext(), jax.numpy_dtype_promotion("standard"):
+        yield
 
 
 def _specifications(values: Sequence[Value]) -> tuple[Mapping[str, tuple[str, int]], list[jax.ShapeDtypeStruct]]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.state import State
 
@@ -20,7 +22,8 @@ class Parameter:
       gradient: its gradient, of the same shape.
       element_type: of all of these.
       dims: their shape.
-      learning_rate: a scalar.
+      stored: the value of the weight in the file.
+      learning_rate: a scalar; empty for an optimizer that has its own.
       weight_decay: what a group says of this weight; None leaves it to the optimizer.
     """
 
@@ -29,6 +32,7 @@ class Parameter:
     gradient: str
     element_type: int
     dims: tuple[int, ...]
+    stored: np.ndarray
     learning_rate: str
     weight_decay: float | None = None
 
