@@ -59,6 +59,8 @@ def make_trainable(
     free_batch: bool = False,
     dropout: Mapping[str, float] | None = None,
     normalize: str | Sequence[str] | None = None,
+    tie: bool = False,
+    keep_constants: bool = False,
     adapters: LoRA | None = None,
 ) -> onnx.ModelProto:
     """Adds training information to an inference model: plain ONNX in, plain ONNX out.
