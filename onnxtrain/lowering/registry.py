@@ -6,7 +6,7 @@ attributes; versions and attribute defaults come from `onnx.defs`, so nobody typ
 
     @op("LeakyRelu", since=6)
     def leaky_relu(x: Array, *, alpha: float) -> Array:
-        return jnp.where(x < 0, alpha * x, x)
+        return jnp.where(x > 0, x, alpha * x)
 
     @op("ReduceSum")
     def reduce_sum(data: Array, axes: Ints | None = None, *, keepdims: bool) -> Array:

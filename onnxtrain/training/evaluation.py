@@ -10,9 +10,9 @@ import jax
 import numpy as np
 
 from onnxtrain.errors import StaticValueError
-from onnxtrain.graph.combine import algorithm_graph
+from onnxtrain.graph.combine import algorithm_graph, data_inputs
 from onnxtrain.graph.model import Graph, Model, Node
-from onnxtrain.graph.order import needed_nodes, own_names
+from onnxtrain.graph.order import TRAINING_DOMAIN, needed_nodes, own_names, reads
 from onnxtrain.program import lower
 from onnxtrain.state import TrainingState
 from onnxtrain.training.data import (
@@ -35,8 +35,9 @@ TRAINING_TWIN = "/training"
 class Evaluator:
     """Measures a session on held-out data: calling it gives the means over all examples, by name.
 
-    These are the scalar outputs of the algorithms, such as the loss, and `accuracy` where the labels are class ids:
-    integers [N] that only an algorithm reads, beside an inference output [N, classes].
+    These are the scalar outputs of the algorithms that depend on the data and on no gradient, such as the loss, and
+    `accuracy` where the labels are class ids: integers [N] that only an algorithm reads, beside an inference output
+    [N, classes].
 
     The outputs are computed from the current values, with no update and for each algorithm by itself. Where
     `make_trainable` gave the algorithm a training-mode forward pass, its values are those of the inference graph
@@ -91,7 +92,7 @@ class Evaluator:
         for index, program in enumerate(self._programs):
             fed = {name: value for name, value in batch.items() if name in program.infer_inputs}
             values = program.infer(state, fed)
-            names = self.session.program.step_outputs(index)
+            names = measured_outputs(self.session.model, index)
             measures.update((name, values[name]) for name in names if is_measure(values[name]))
             scores = [values[name] for name in self.session.model.graph.output_names]
             for share in _accuracies(scores, [batch[name] for name in self._labels]):
@@ -108,11 +109,28 @@ def evaluation_model(model: Model, index: int) -> Model:
     """A model that infers what one algorithm computes, and what the inference graph does, without any update."""
     algorithm = model.training_info[index].algorithm
     graph = _without_training_mode(algorithm_graph(model, index), own_names(model.graph))
-    bound = {output for _, output in model.training_info[index].update_binding}
-    measured = tuple(value for value in algorithm.outputs if value.name not in bound)
+    names = measured_outputs(model, index)
+    measured = tuple(value for value in algorithm.outputs if value.name in names)
     outputs = {value.name: value for value in (*model.graph.outputs, *measured)}
     nodes = needed_nodes(graph.nodes, tuple(outputs))
     return replace(model, graph=replace(graph, nodes=nodes, outputs=tuple(outputs.values())), training_info=())
+
+
+def measured_outputs(model: Model, index: int) -> tuple[str, ...]:
+    """The outputs of an algorithm that say how good the model is: they depend on data, and on no gradient.
+
+    Others, such as a learning rate or the length of the gradient, tell of the step that is not taken.
+    """
+    info, graph = model.training_info[index], algorithm_graph(model, index)
+    bound = {output for _, output in info.update_binding}
+    fed = {value.name for value in data_inputs(model, graph) if value.required}
+    found = []
+    for name in info.algorithm.output_names:
+        nodes = needed_nodes(graph.nodes, (name,))
+        is_gradient = any(node.op_type == "Gradient" and node.domain == TRAINING_DOMAIN for node in nodes)
+        if name not in bound and not is_gradient and any(fed & reads(node) for node in nodes):
+            found.append(name)
+    return tuple(found)
 
 
 def _without_training_mode(combined: Graph, inference: frozenset[str]) -> Graph:

@@ -7,10 +7,13 @@ import onnx
 import pytest
 from onnx import helper
 
+from onnxtrain.authoring import make_trainable
+from onnxtrain.authoring.schedules import Cosine
 from onnxtrain.errors import InputError, ModelError
 from onnxtrain.graph.read import read_model
 from onnxtrain.session import TrainingSession
 from onnxtrain.training.evaluation import Evaluator, evaluation_model
+from tests.authoring.inference_models import mlp
 from tests.graph.training_models import edited, linear_with_sgd, mlp_with_momentum, tensor
 from tests.training.problems import classification, fix_batch
 
@@ -108,3 +111,13 @@ def test_a_model_without_training_information_has_no_loss() -> None:
 def test_data_without_labels_is_refused_under_its_name() -> None:
     with pytest.raises(InputError, match=r"There is no array 'labels' in test\.npz"):
         Evaluator(TrainingSession(mlp_with_momentum()), {"x": classification()["x"]}, source="test.npz")
+
+
+def test_what_tells_of_the_step_is_not_measured() -> None:
+    """A learning rate depends on no data, and the length of the gradient on gradients that are not taken."""
+    model = make_trainable(mlp(), learning_rate=Cosine(0.1, 100), clip=1.0)
+    session = TrainingSession(model)
+    generator = np.random.default_rng(0)
+    data = {"x": generator.normal(size=(8, 4)).astype(np.float32), "labels": generator.integers(0, 3, 8)}
+    assert set(session.step(data)) == {"loss", "learning_rate", "gradient_norm"}
+    assert set(Evaluator(session, data)()) == {"loss", "accuracy"}
