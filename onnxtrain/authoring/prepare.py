@@ -12,7 +12,6 @@ import onnx
 from onnxtrain.authoring import batch, rewrites, tying
 from onnxtrain.authoring.adapters import LoRA, adapter_names, insert_adapters
 from onnxtrain.authoring.clipping import Clip, ClipByGlobalNorm
-from onnxtrain.authoring.function_weights import lift_function_weights
 from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
@@ -22,21 +21,18 @@ from onnxtrain.authoring.losses import find_loss
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer, choose_rate, find_optimizer
 from onnxtrain.authoring.prediction import choose_output, find_source
-from onnxtrain.authoring.protos import default_opset
+from onnxtrain.authoring.readiness import check_can_be_prepared, drop_inputs, make_ready
 from onnxtrain.authoring.schedules import Schedule
 from onnxtrain.authoring.schemes import KEEP
+from onnxtrain.authoring.selection import patterns_of
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.training_info import Recipe, add_training_info
 from onnxtrain.authoring.updates import UpdatePlan
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.authoring.weights import choose_weights
-from onnxtrain.errors import ModelError, UnsupportedError
 
 if TYPE_CHECKING:
     from optax import GradientTransformation
-
-_TRAINING_IR_VERSION = 7
-_OLDEST_OPSET = 7
 
 
 def make_trainable(
@@ -127,17 +123,17 @@ def make_trainable(
     updates = UpdatePlan(chosen, rate, clip, accumulate, loss_scale, average, tuple(groups))
     recipe = Recipe(find_loss(loss), updates, initialize, seed, dropout or {})
     proto = load(model)
-    _check_can_be_prepared(proto)
+    check_can_be_prepared(proto)
     if free_batch:
         batch.free_in_place(proto)
     names = Names(proto)
     constants = rewrites.constant_nodes(proto.graph)
-    _make_ready(proto, names)
+    make_ready(proto, names)
     types = infer_types(proto)
     if tie:
         tying.tie(proto, tying.find_ties(proto, types))
     if normalize is not None:
-        insert_normalization(proto, names, types, _patterns(normalize))
+        insert_normalization(proto, names, types, patterns_of(normalize))
     if tie or normalize is not None:
         types = infer_types(proto)
     if adapters is not None:
@@ -145,48 +141,12 @@ def make_trainable(
         types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
     source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
-    chosen = (*adapter_names(proto.graph), *_patterns(trainable or ())) or None
-    weights = choose_weights(proto, types, source.value, chosen, _patterns(frozen or ()))
+    chosen = (*adapter_names(proto.graph), *patterns_of(trainable or ())) or None
+    weights = choose_weights(proto, types, source.value, chosen, patterns_of(frozen or ()))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
-    _drop_inputs(proto.graph, {weight.name for weight in weights})
+    drop_inputs(proto.graph, {weight.name for weight in weights})
     source = source if class_axis is None else replace(source, class_axis=class_axis)
     add_training_info(proto, names, types, source, weights, recipe)
     if keep_constants:
         rewrites.remember_constants(proto, constants)
     return proto
-
-
-def _patterns(patterns: str | Sequence[str]) -> tuple[str, ...]:
-    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
-
-
-def _check_can_be_prepared(model: onnx.ModelProto) -> None:
-    if model.training_info:
-        raise ModelError(
-            f"The model has training information already ({len(model.training_info)} training_info). Export it for "
-            "inference first, then prepare the exported model."
-        )
-    if 0 < default_opset(model) < _OLDEST_OPSET:
-        raise UnsupportedError(
-            f"The model imports opset {default_opset(model)} of ai.onnx. Training is written for opset {_OLDEST_OPSET} "
-            "and newer. Convert the model first (onnx.version_converter)."
-        )
-
-
-def _make_ready(model: onnx.ModelProto, names: Names) -> None:
-    """Rewrites the inference graph without changing what it infers, so that its weights can be state variables."""
-    if model.ir_version < 4:
-        # from IR version 4 on, an initializer that is also an input is a default that a feed overrides (T-17)
-        _drop_inputs(model.graph, {tensor.name for tensor in model.graph.initializer})
-    model.ir_version = max(model.ir_version, _TRAINING_IR_VERSION)
-    rewrites.switch_to_inference(model.graph)
-    rewrites.spell_out_constants(model)
-    lift_function_weights(model, names)
-    rewrites.move_weights_out(model.graph, names)
-    rewrites.separate_vectors(model.graph, names)
-
-
-def _drop_inputs(graph: onnx.GraphProto, dropped: set[str]) -> None:
-    for value in list(graph.input):
-        if value.name in dropped:
-            graph.input.remove(value)

@@ -40,6 +40,11 @@ def select(patterns: Sequence[str], uses: Mapping[str, Use], argument: str) -> s
     return selected
 
 
+def patterns_of(patterns: str | Sequence[str]) -> tuple[str, ...]:
+    """Patterns as a caller gives them: one alone, or several."""
+    return (patterns,) if isinstance(patterns, str) else tuple(patterns)
+
+
 def matches(name: str, pattern: str) -> bool:
     """Whether a pattern matches a name; one such as `layers[0].weight` is also a glob pattern that misses itself."""
     return name == pattern or fnmatch.fnmatchcase(name, pattern)
