@@ -42,8 +42,8 @@ def attention(
         projected = projected + bias
     sizes = qkv_hidden_sizes or (projected.shape[-1] // 3,) * 3
     biases = (attention_bias, mask_filter_value, unidirectional)
-    y, present = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
-    return (y, present) if outputs > 1 else y
+    y, keys, values = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
+    return (y, jnp.stack([keys, values])) if outputs > 1 else y
 
 
 def _refuse_caches_with_room(do_rotary: bool, past_present_share_buffer: bool) -> None:
@@ -61,14 +61,14 @@ def _self_attention(
     attention_bias: Array | None,
     mask_filter_value: float,
     unidirectional: bool,
-) -> tuple[Array, Array]:
-    """The attention of queries, keys and values that stand side by side, and all keys and values."""
+) -> tuple[Array, Array, Array]:
+    """The attention of queries, keys and values that stand side by side, then all keys and all values."""
     q, k, v = (heads.unpacked(part, num_heads) for part in jnp.split(projected, np.cumsum(sizes)[:2].tolist(), -1))
     if past is not None:
         k, v = jnp.concatenate([past[0], k], 2), jnp.concatenate([past[1], v], 2)
     masked = _mask_bias(mask_index, q, k, mask_filter_value)
     scores = _biased_scores(q, k, scale, [masked, attention_bias, _causal_bias(q, k) if unidirectional else None])
-    return _attended(scores, v), jnp.stack([k, v])
+    return _attended(scores, v), k, v
 
 
 @microsoft("QAttention")
@@ -102,8 +102,8 @@ def q_attention(
     projected = product * (input_scale * weight_scale) + bias
     sizes = (projected.shape[-1] // 3,) * 3
     biases = (None, mask_filter_value, unidirectional)
-    y, present = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
-    return (y, present) if outputs > 1 else y
+    y, keys, values = _self_attention(projected, sizes, num_heads, scale, past, mask_index, *biases)
+    return (y, jnp.stack([keys, values])) if outputs > 1 else y
 
 
 @microsoft("MultiHeadAttention")
