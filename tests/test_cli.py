@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
 from onnxtrain.cli import app
@@ -118,6 +118,22 @@ def test_prepare_takes_the_learning_rate_and_the_loss(shell: Shell) -> None:
     assert "loss" in shell.run("evaluate prepared.onnx --data targets.npz")
 
 
+def test_prepare_puts_layers_back(shell: Shell) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "W"], ["y"], "dense")],
+        "network",
+        [floats("x", "N", 4)],
+        [floats("y", "N", 3)],
+        [numpy_helper.from_array(np.ones((4, 3), np.float32), "W")],
+    )
+    shell.save("dense.onnx", training_model(graph))
+    shell.run("prepare dense.onnx -o prepared.onnx --dropout 'x=0.25' --dropout node:dense=0.5 --normalize W --tie")
+    model = onnx.load(shell.folder / "prepared.onnx")
+    assert [node.op_type for node in model.graph.node] == ["Gemm", "BatchNormalization"]
+    kinds = [node.op_type for node in model.training_info[0].algorithm.node]
+    assert kinds.count("Dropout") == 2
+
+
 def test_init_draws_by_its_seed(shell: Shell) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         shell.run(f"init training.onnx -o {name}.onnx --seed {seed}")
@@ -212,14 +228,19 @@ def test_inspect_shows_a_training_model(shell: Shell) -> None:
 def test_inspect_shows_what_would_train_in_an_inference_model(shell: Shell) -> None:
     said = shell.run("inspect network.onnx")
     assert "network.onnx: inference model" in said
-    assert "Would be trained by default: 4 tensors" in said
+    assert "Would be trained: 4 tensors" in said
+    assert "Would stay as they are: 0 float tensors" in said
+    said = shell.run("inspect network.onnx --trainable last:1 --freeze 'b*'")
+    assert "Would be trained: 1 tensor," in said
+    row = next(line for line in said.splitlines() if line.strip().startswith("W2"))
+    assert row.split()[-3:-1] == ["kernel", "2"]
 
 
 def test_inspect_says_why_nothing_would_train(shell: Shell) -> None:
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [floats("x", "N")], [floats("y", "N")])
     shell.save("relu.onnx", training_model(graph))
     said = shell.run("inspect relu.onnx")
-    assert "Nothing would be trained by default" in said
+    assert "Nothing would be trained" in said
     assert "has nothing to train" in said
 
 
@@ -348,6 +369,7 @@ def test_debug_shows_where_an_error_came_from(shell: Shell, line: str) -> None:
         "train training.onnx -o out.onnx --data data.npz --epochs 0",
         "train training.onnx -o out.onnx --data data.npz --epochs many",
         "train training.onnx -o out.onnx --data data.npz --colour",
+        "prepare network.onnx -o out.onnx --dropout x",
         "inspect",
     ],
 )

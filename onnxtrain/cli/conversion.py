@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.cli.console import results
-from onnxtrain.cli.options import ModelPath, OutputModel, TrainingModelPath, check_writable
+from onnxtrain.cli.options import (
+    Freeze,
+    LossOutput,
+    ModelPath,
+    OutputModel,
+    Trainable,
+    TrainingModelPath,
+    check_writable,
+)
 from onnxtrain.graph.combine import algorithm_graph, data_inputs, describe_type
 from onnxtrain.graph.read import read_model
 from onnxtrain.graph.write import save_proto
@@ -32,34 +41,9 @@ def prepare(
     learning_rate: Annotated[
         float, typer.Option("--learning-rate", "--lr", help="What the state variable of that name starts with.")
     ] = 1e-3,
-    trainable: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--trainable",
-            metavar="PATTERN",
-            help="Train only the weights that match: a glob over names, node:GLOB, last:N or first:N; may be "
-            "repeated. \\[default: all weights]",
-            show_default=False,
-        ),
-    ] = None,
-    freeze: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--freeze",
-            metavar="PATTERN",
-            help="Do not train the weights that match, likewise; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    loss_output: Annotated[
-        str | None,
-        typer.Option(
-            "--loss-output",
-            metavar="NAME",
-            help="The output that the loss looks at, where there are several.",
-            show_default=False,
-        ),
-    ] = None,
+    trainable: Trainable = None,
+    freeze: Freeze = None,
+    loss_output: LossOutput = None,
     initialize: Annotated[
         str,
         typer.Option(
@@ -70,6 +54,30 @@ def prepare(
     ] = "keep",
     free_batch: Annotated[
         bool, typer.Option("--free-batch", help="Let the model take any batch size where its author fixed one.")
+    ] = False,
+    dropout: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dropout",
+            metavar="PATTERN=RATIO",
+            help="Drop this share of the values whose names match, or node:GLOB; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    normalize: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--normalize",
+            metavar="PATTERN",
+            help="Put back the BatchNormalization that was folded into layers whose kernels match; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    tie: Annotated[
+        bool, typer.Option("--tie", help="Train weights of equal values, transposed or not, as one weight.")
+    ] = False,
+    keep_constants: Annotated[
+        bool, typer.Option("--keep-constants", help="Let `export` write weights of Constant nodes as such again.")
     ] = False,
 ) -> None:
     """Turn an inference model into a training model, in standard ONNX.
@@ -93,6 +101,10 @@ def prepare(
         output=loss_output,
         initialize=initialize,
         free_batch=free_batch,
+        dropout=_ratios(dropout or ()),
+        normalize=normalize,
+        tie=tie,
+        keep_constants=keep_constants,
     )
     save_proto(proto, output)
     prepared = read_model(proto)
@@ -101,6 +113,18 @@ def prepare(
     console.print(f"{output}: a training model with {len(prepared.state_variables)} state variables.")
     console.print(f"A step is fed {', '.join(f'{value.name} {describe_type(value.type)}' for value in fed)}.")
     console.print(f"Next: onnxtrain train {shlex.quote(str(output))} -o trained.onnx --data FILE.npz")
+
+
+def _ratios(options: Iterable[str]) -> dict[str, float]:
+    """The pattern and the ratio of each option; a pattern may itself hold an equals sign."""
+    ratios = {}
+    for option in options:
+        pattern, _, ratio = option.rpartition("=")
+        try:
+            ratios[pattern] = float(ratio)
+        except ValueError:
+            raise typer.BadParameter(f"{option!r} is not PATTERN=RATIO, such as 'node:fc*=0.5'") from None
+    return ratios
 
 
 def initialize(

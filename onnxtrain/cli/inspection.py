@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
-from onnxtrain.authoring.prepare import make_trainable
+from onnxtrain.authoring.overview import Overview, byte_size, describe_weight, weights_of
+from onnxtrain.authoring.protos import label
+from onnxtrain.authoring.weights import Weight
 from onnxtrain.cli.console import describe_bytes, print_table, results
-from onnxtrain.cli.options import ModelPath
+from onnxtrain.cli.options import Freeze, LossOutput, ModelPath, Trainable
 from onnxtrain.dtypes import name_of
 from onnxtrain.errors import OnnxTrainError
 from onnxtrain.graph.combine import data_inputs, describe_type
@@ -29,13 +32,16 @@ def add_commands(app: typer.Typer) -> None:
     app.command()(check)
 
 
-def inspect(model: ModelPath) -> None:
+def inspect(
+    model: ModelPath, trainable: Trainable = None, freeze: Freeze = None, loss_output: LossOutput = None
+) -> None:
     """Show what a model holds: inputs, outputs, state variables, algorithms, bindings, operators with no rule.
 
-    For an inference model it shows instead which tensors `prepare` would train by default.
+    For an inference model it shows instead which tensors `prepare` would train, with the same options.
 
     ```
     onnxtrain inspect model.onnx
+    onnxtrain inspect model.onnx --trainable last:2
     ```
     """
     read = read_model(model)
@@ -46,7 +52,7 @@ def inspect(model: ModelPath) -> None:
     if read.training_info:
         _print_training_information(console, read)
     else:
-        _print_trainable(console, read)
+        _print_trainable(console, read, trainable=trainable, frozen=freeze, output=loss_output)
     print_table(console, "Operators with no rule", ("operator", "version", "nodes"), _operators_without_rule(read))
 
 
@@ -153,17 +159,28 @@ def _bindings(model: Model) -> Iterator[tuple[str, str, str]]:
         yield name, ", ".join(initial.get(name, ())), ", ".join(updated.get(name, ()))
 
 
-def _print_trainable(console: Console, model: Model) -> None:
+def _print_trainable(console: Console, model: Model, **options: Any) -> None:
     try:
-        # Which tensors train depends on neither the loss nor the optimizer; these two are always possible.
-        prepared = read_model(make_trainable(model.proto, loss="mean_squared_error", optimizer="sgd"))
+        found = weights_of(model.proto, **options)
     except OnnxTrainError as error:
-        console.print("Nothing would be trained by default", style="bold")
+        console.print("Nothing would be trained", style="bold")
         console.print(f"{error}\n")
         return
-    nodes = prepared.training_info[0].algorithm.nodes
-    trained = [name for node in nodes if is_gradient(node) for name in node.attributes["xs"]]
-    _print_variables(console, "Would be trained by default", prepared, trained)
+    sizes = [byte_size(weight) for weight in found.weights]
+    title = f"Would be trained: {_count(found.weights, 'tensor')}, {describe_bytes(sum(sizes))}"
+    rows = (_weight_row(found, weight, size) for weight, size in zip(found.weights, sizes, strict=True))
+    print_table(console, title, ("name", "type", "size", "role", "layer", "node"), rows)
+    for tie in found.ties:
+        what = "the transpose" if tie.transposed else "a copy"
+        console.print(f"{tie.copy} is {what} of {tie.weight}: `prepare --tie` trains them as one weight.")
+    kept = describe_bytes(sum(found.constant.values()))
+    console.print(f"Would stay as they are: {_count(found.constant, 'float tensor')}, {kept}\n")
+
+
+def _weight_row(found: Overview, weight: Weight, size: int) -> tuple[str, ...]:
+    node = label(weight.use.node) if weight.use else ""
+    layer = str(found.layers.get(weight.name, ""))
+    return weight.name, describe_weight(weight), describe_bytes(size), weight.role.value, layer, node
 
 
 def _operators_without_rule(model: Model) -> Iterator[tuple[str, str, str]]:

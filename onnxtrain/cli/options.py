@@ -46,6 +46,34 @@ BatchSize = Annotated[
         show_default=False,
     ),
 ]
+Trainable = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trainable",
+        metavar="PATTERN",
+        help="Train only the weights that match: a glob over names, node:GLOB, last:N or first:N; may be repeated. "
+        "\\[default: all weights]",
+        show_default=False,
+    ),
+]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--freeze",
+        metavar="PATTERN",
+        help="Do not train the weights that match, likewise; may be repeated.",
+        show_default=False,
+    ),
+]
+LossOutput = Annotated[
+    str | None,
+    typer.Option(
+        "--loss-output",
+        metavar="NAME",
+        help="The output that the loss looks at, where there are several.",
+        show_default=False,
+    ),
+]
 
 
 def check_writable(path: Path) -> None:
