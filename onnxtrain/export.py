@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from onnxtrain.authoring.adapters import merge_in_place
+from onnxtrain.authoring.quantization import QUANTIZATION_KEY, store_integers
 from onnxtrain.errors import ModelError
 from onnxtrain.graph import write
 from onnxtrain.graph.model import Model
@@ -57,6 +58,8 @@ def inference_model(
     proto = write.inference_only(model, variables)
     if not keep_adapters:
         merge_in_place(proto)
+    if QUANTIZATION_KEY in model.metadata:
+        store_integers(proto, model.metadata[QUANTIZATION_KEY])
     return proto
 
 

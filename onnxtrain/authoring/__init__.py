@@ -10,6 +10,7 @@ from onnxtrain.authoring.learning_rate import FedRate
 from onnxtrain.authoring.loss_scaling import LossScale
 from onnxtrain.authoring.optimizers import Adam, Momentum, Sgd
 from onnxtrain.authoring.prepare import make_trainable
+from onnxtrain.authoring.quantization import fake_quantize
 from onnxtrain.authoring.surgery import add_outputs, cut
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Sgd",
     "add_outputs",
     "cut",
+    "fake_quantize",
     "free_batch",
     "load_adapters",
     "make_trainable",

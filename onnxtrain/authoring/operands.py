@@ -52,7 +52,11 @@ class Operands:
 
     def has_other_readers(self, operand: Operand) -> bool:
         """Whether the stored tensor, in any form on the way, is read by more than the next node on the way."""
-        return any(self._read_counts[name] > 1 for name in operand.names)
+        return any(self.count(name) > 1 for name in operand.names)
+
+    def count(self, name: str) -> int:
+        """How often a value is read, by nodes, by their subgraphs and as an output."""
+        return self._read_counts[name]
 
 
 def _captured(node: onnx.NodeProto) -> set[str]:
