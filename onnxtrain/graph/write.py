@@ -25,6 +25,8 @@ from onnxtrain.graph.read import MISTAKEN_DOMAINS, TRAINING_IR_VERSION, with_sub
 METADATA_PREFIX = "onnxtrain."
 # which state variable holds the moving average of which weight, as JSON
 AVERAGES_KEY = f"{METADATA_PREFIX}averages"
+# how the training information was written, as JSON
+RECIPE_KEY = f"{METADATA_PREFIX}recipe"
 # which initializers were Constant nodes and become such again for inference, with the names of the nodes, as JSON
 CONSTANTS_KEY = f"{METADATA_PREFIX}constants"
 
