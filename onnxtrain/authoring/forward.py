@@ -7,7 +7,8 @@ read from the inference graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from typing import Any
 
 import onnx
 from onnx import TensorProto, helper, inliner, numpy_helper
@@ -17,6 +18,7 @@ from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.protos import (
     attribute_value,
     describe,
+    every_node,
     input_at,
     is_standard,
     needed_nodes,
@@ -25,6 +27,7 @@ from onnxtrain.authoring.protos import (
     stored_tensors,
     subgraphs,
 )
+from onnxtrain.authoring.selection import listed
 from onnxtrain.authoring.state import Update
 from onnxtrain.authoring.value_types import Types, without_large_tensors
 from onnxtrain.errors import UnsupportedError
@@ -116,11 +119,9 @@ class TrainingForward:
         elif self._drops(node):
             self._write_dropout(node, builder, renamed)
         else:
-            copy = self._twin(node, renamed)
-            for attribute in copy.attribute:
-                for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                    self._rewrite_body(graph, builder, renamed)
+            copy, outside = self._twin(node, renamed), dict(renamed)
             self._name_anew(copy, renamed)
+            self._rewrite_bodies(copy, builder, outside)
             builder.nodes.append(copy)
 
     def _twin(self, node: onnx.NodeProto, renamed: Mapping[str, str]) -> onnx.NodeProto:
@@ -136,10 +137,29 @@ class TrainingForward:
             if name:
                 node.output[index] = renamed[name] = self._builder.names.fresh(f"{name}/training")
 
+    def _rewrite_bodies(self, node: onnx.NodeProto, builder: GraphBuilder, renamed: Mapping[str, str]) -> None:
+        """Puts the subgraphs of a node into training mode; running statistics that they update leave it as outputs."""
+        statistics = list(dict.fromkeys(self._statistics_inside(node)))
+        if statistics and not is_standard(node, "If", "Loop", "Scan"):
+            raise UnsupportedError(
+                f"{describe(node)} holds a BatchNormalization whose running statistics {listed(statistics)} cannot be "
+                "updated from there. Freeze its scale and bias, by name in `frozen`."
+            )
+        if not statistics:
+            for body in subgraphs(node):
+                self._rewrite_body(body, builder, renamed)
+        elif node.op_type == "If":
+            self._update_in_branches(node, statistics, builder, renamed)
+        else:
+            self._update_in_loop(node, statistics, builder, renamed)
+
+    def _statistics_inside(self, node: onnx.NodeProto) -> Iterator[str]:
+        inner = (one for body in subgraphs(node) for one in every_node(body.node))
+        return (name for one in inner if self._normalizes_batch(one) for name in one.input[3:5])
+
     def _rewrite_body(self, graph: onnx.GraphProto, builder: GraphBuilder, renamed: Mapping[str, str]) -> None:
         inner, names = builder.nested(), dict(renamed)
         for node in graph.node:
-            self._refuse_nested(node)
             self._write(node, inner, names)
         del graph.node[:]
         graph.node.extend(inner.nodes)
@@ -147,12 +167,50 @@ class TrainingForward:
         for value in graph.output:
             value.name = names.get(value.name, value.name)
 
-    def _refuse_nested(self, node: onnx.NodeProto) -> None:
-        if self._normalizes_batch(node):
-            raise UnsupportedError(
-                f"{describe(node)} stands inside If, Loop or Scan. Its running statistics cannot be updated from "
-                f"there. Freeze it: frozen=[{node.input[1]!r}, {node.input[2]!r}]."
-            )
+    def _update_in_branches(
+        self, node: onnx.NodeProto, statistics: Sequence[str], builder: GraphBuilder, renamed: Mapping[str, str]
+    ) -> None:
+        """Lets both branches of an If give the running statistics, also the one that leaves them as they were."""
+        before = dict(self._latest)
+        for body in subgraphs(node):
+            self._latest = dict(before)
+            self._rewrite_body(body, builder, renamed)
+            for name in statistics:
+                value = self._latest.get(name, name)
+                if value == before.get(name, name):  # a branch can give no value of the graph around it
+                    value = builder.names.fresh(f"{name}/kept")
+                    body.node.append(helper.make_node("Identity", [before.get(name, name)], [value]))
+                body.output.append(self._declared(name, value))
+        self._latest = {**before, **self._give(node, len(node.output), statistics)}
+
+    def _update_in_loop(
+        self, node: onnx.NodeProto, statistics: Sequence[str], builder: GraphBuilder, renamed: Mapping[str, str]
+    ) -> None:
+        """Lets a Loop or Scan carry the running statistics from one iteration to the next."""
+        (body,) = subgraphs(node)
+        before = dict(self._latest)
+        formal = {name: builder.names.fresh(f"{name}/carried") for name in statistics}
+        self._latest = {**before, **formal}
+        self._rewrite_body(body, builder, renamed)
+        # a Loop hands its body the iteration and the condition before, and takes the condition back
+        is_loop = node.op_type == "Loop"
+        carried = len(node.input) - (2 if is_loop else attribute_value(node, "num_scan_inputs"))
+        place = carried + (2 if is_loop else 0)
+        _insert(node.input, place, [before.get(name, name) for name in statistics])
+        _insert(body.input, place, [self._declared(name, value) for name, value in formal.items()])
+        _insert(body.output, carried + is_loop, [self._declared(name, self._latest[name]) for name in statistics])
+        self._latest = {**before, **self._give(node, carried, statistics)}
+
+    def _give(self, node: onnx.NodeProto, place: int, statistics: Sequence[str]) -> dict[str, str]:
+        """Adds outputs for the running statistics to a node."""
+        node.output.extend([""] * (place - len(node.output)))
+        given = {name: self._builder.names.fresh(f"{name}/updated") for name in statistics}
+        _insert(node.output, place, list(given.values()))
+        return given
+
+    def _declared(self, name: str, value: str) -> onnx.ValueInfoProto:
+        tensor = self._stored[name]
+        return helper.make_tensor_value_info(value, tensor.data_type, tensor.dims)
 
     def _write_normalization(self, node: onnx.NodeProto, builder: GraphBuilder, renamed: dict[str, str]) -> None:
         twin = self._twin(node, renamed)
@@ -181,6 +239,13 @@ class TrainingForward:
             renamed[node.output[0]] = output
             if output_at(node, 1):
                 renamed[node.output[1]] = mask
+
+
+def _insert(field: MutableSequence[Any], place: int, values: Iterable[Any]) -> None:
+    """Inserts into a repeated field of a message."""
+    entries = list(field)
+    del field[:]
+    field.extend([*entries[:place], *values, *entries[place:]])
 
 
 def _write_dropout_in_parts(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+import onnxtrain as ot
 from onnxtrain.authoring import make_trainable
 from onnxtrain.authoring.protos import needed_nodes
 from onnxtrain.errors import UnsupportedError
@@ -136,10 +138,144 @@ def normalization_in_branch():
     return model_of(nodes, [CHOICE, floats("x", "N", 4)], [floats("scores", "N", 3)], tensors)
 
 
-def test_a_normalization_inside_a_branch_says_how_to_go_on():
-    with pytest.raises(UnsupportedError, match=r"'norm'.*frozen=\['s', 't'\]"):
-        make_trainable(normalization_in_branch())
-    assert trained(make_trainable(normalization_in_branch(), frozen=["s", "t"])) == ["W"]
+def test_freezing_a_normalization_inside_a_branch_keeps_its_statistics():
+    prepared = make_trainable(normalization_in_branch(), frozen=["s", "t"])
+    assert trained(prepared) == ["W"]
+    assert {"m", "v"}.isdisjoint(updates(prepared))
+
+
+NORMALIZATION = [weights("W", 4, 3), vector("s", 1, 2, 3), weights("t", 3), weights("m", 3), vector("v", 1, 2, 1)]
+BODY_INPUTS = [helper.make_tensor_value_info("index", TensorProto.INT64, []), CHOICE]
+X = np.random.default_rng(3).normal(size=(6, 4)).astype(np.float32)
+
+
+def normalization_in_loop(count: int) -> onnx.ModelProto:
+    """A Loop that normalizes a value `count` times with one set of statistics, and also gives every value."""
+    inner = [
+        node("Identity", ["choice"], ["go_on"]),
+        node("BatchNormalization", ["value", "s", "t", "m", "v"], ["normal"], "norm", momentum=0.5),
+        node("Identity", ["normal"], ["row"]),
+    ]
+    outputs = [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []), floats("normal", "N", 3)]
+    body = helper.make_graph(inner, "body", [*BODY_INPUTS, floats("value", "N", 3)], [*outputs, floats("row", "N", 3)])
+    nodes = [
+        node("MatMul", ["x", "W"], ["hidden"]),
+        node("Loop", ["count", "", "hidden"], ["scores", "rows"], body=body),
+    ]
+    tensors = [*NORMALIZATION, numpy_helper.from_array(np.asarray(count, np.int64), "count")]
+    return model_of(nodes, [floats("x", "N", 4)], [floats("scores", "N", 3)], tensors)
+
+
+def normalization_in_scan() -> onnx.ModelProto:
+    """A Scan over three rows, which normalizes each and adds them up."""
+    inner = [
+        node("BatchNormalization", ["row", "s", "t", "m", "v"], ["normal"], "norm", momentum=0.5),
+        node("Add", ["total", "normal"], ["next"]),
+    ]
+    body = helper.make_graph(inner, "body", [floats("total", "N", 3), floats("row", "N", 3)], [floats("next", "N", 3)])
+    nodes = [
+        node("MatMul", ["x", "W"], ["hidden"]),
+        node("Mul", ["hidden", "nothing"], ["zeros"]),
+        node("Unsqueeze", ["hidden", "first"], ["row"]),
+        node("Concat", ["row", "row", "row"], ["rows"], axis=0),
+        node("Scan", ["zeros", "rows"], ["scores"], body=body, num_scan_inputs=1),
+    ]
+    tensors = [*NORMALIZATION, integers("first", 0), numpy_helper.from_array(np.asarray(0, np.float32), "nothing")]
+    return model_of(nodes, [floats("x", "N", 4)], [floats("scores", "N", 3)], tensors)
+
+
+def stepped(model: onnx.ModelProto, **inputs: object) -> tuple[onnx.ModelProto, ot.TrainingSession]:
+    """The prepared model, checked, and a session after one step that moves no weight."""
+    prepared = make_trainable(model, loss="mean_squared_error", optimizer="sgd", learning_rate=0.0)
+    onnx.checker.check_model(combined(prepared), full_check=True)
+    assert ot.validate(prepared) == []
+    session = ot.TrainingSession(prepared)
+    session.step({"x": X, "labels": np.zeros((6, 3), np.float32), **inputs})
+    return prepared, session
+
+
+def running(value: np.ndarray, times: int, momentum: float) -> tuple[np.ndarray, np.ndarray]:
+    """The running statistics after normalizing the same values some times."""
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in NORMALIZATION}
+    mean, variance = stored["m"], stored["v"]
+    for _ in range(times):
+        mean = momentum * mean + (1 - momentum) * value.mean(0)
+        variance = momentum * variance + (1 - momentum) * value.var(0)
+    return mean, variance
+
+
+HIDDEN = X @ numpy_helper.to_array(NORMALIZATION[0])
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_branch_updates_its_statistics_when_it_is_taken(chosen):
+    _, session = stepped(normalization_in_branch(), choice=np.asarray(chosen))
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in normalization_in_branch().graph.initializer}
+    mean = 0.9 * stored["m"] + 0.1 * (X @ stored["W"]).mean(0)
+    np.testing.assert_allclose(session.variables["m"], mean if chosen else stored["m"], rtol=1e-5)
+
+
+def test_statistics_that_a_branch_stores_itself_are_updated():
+    model = normalization_in_branch()
+    branch = next(one.g for one in model.graph.node[1].attribute if one.name == "then_branch")
+    for tensor in list(model.graph.initializer)[1:]:
+        branch.initializer.add().CopyFrom(tensor)
+        model.graph.initializer.remove(tensor)
+    prepared, session = stepped(model, choice=np.asarray(True))
+    assert {"m", "v"} <= set(updates(prepared))
+    assert {"s", "t"} <= set(trained(prepared))
+    assert (session.variables["m"] != numpy_helper.to_array(branch.initializer[2])).all()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_loop_updates_the_statistics_in_every_iteration(count):
+    prepared, session = stepped(normalization_in_loop(count))
+    mean, variance = running(HIDDEN, count, 0.5)
+    np.testing.assert_allclose(session.variables["m"], mean, rtol=1e-5)
+    np.testing.assert_allclose(session.variables["v"], variance, rtol=1e-5)
+    (loop,) = nodes_of(prepared, "Loop")
+    assert list(loop.input) == ["count", "", "hidden", "m", "v"]
+
+
+def test_a_loop_carries_the_statistics_from_one_iteration_to_the_next():
+    _, session = stepped(normalization_in_loop(3))
+    # after the first iteration the values are normal: their mean is the bias, their variance the square of the scale
+    mean, variance = running(HIDDEN, 1, 0.5)
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in NORMALIZATION}
+    for _ in range(2):
+        mean, variance = 0.5 * (mean + stored["t"]), 0.5 * (variance + stored["s"] ** 2)
+    np.testing.assert_allclose(session.variables["m"], mean, rtol=1e-4)
+    np.testing.assert_allclose(session.variables["v"], variance, rtol=1e-3)
+
+
+def test_a_scan_updates_the_statistics_with_every_row():
+    _, session = stepped(normalization_in_scan())
+    mean, variance = running(HIDDEN, 3, 0.5)
+    np.testing.assert_allclose(session.variables["m"], mean, rtol=1e-5)
+    np.testing.assert_allclose(session.variables["v"], variance, rtol=1e-5)
+
+
+def test_a_normalization_that_stands_in_a_branch_of_a_loop_is_updated():
+    inner = [node("BatchNormalization", ["value", "s", "t", "m", "v"], ["taken"], "norm", momentum=0.5)]
+    then = helper.make_graph(inner, "then", [], [floats("taken", "N", 3)])
+    other = helper.make_graph([node("Identity", ["value"], ["same"])], "else", [], [floats("same", "N", 3)])
+    steps = [
+        node("Identity", ["choice"], ["go_on"]),
+        node("Equal", ["index", "zero"], ["is_first"]),
+        node("If", ["is_first"], ["next"], then_branch=then, else_branch=other),
+    ]
+    outputs = [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []), floats("next", "N", 3)]
+    body = helper.make_graph(steps, "body", [*BODY_INPUTS, floats("value", "N", 3)], outputs)
+    nodes = [
+        node("MatMul", ["x", "W"], ["hidden"]),
+        node("Loop", ["count", "", "hidden"], ["scores"], body=body),
+    ]
+    tensors = [*NORMALIZATION, numpy_helper.from_array(np.asarray(2, np.int64), "count")]
+    tensors.append(numpy_helper.from_array(np.asarray(0, np.int64), "zero"))
+    _, session = stepped(model_of(nodes, [floats("x", "N", 4)], [floats("scores", "N", 3)], tensors))
+    mean, variance = running(HIDDEN, 1, 0.5)
+    np.testing.assert_allclose(session.variables["m"], mean, rtol=1e-5)
+    np.testing.assert_allclose(session.variables["v"], variance, rtol=1e-5)
 
 
 def test_a_model_exported_in_training_mode_infers_in_inference_mode():
