@@ -118,6 +118,46 @@ def test_prepare_takes_the_learning_rate_and_the_loss(shell: Shell) -> None:
     assert "loss" in shell.run("evaluate prepared.onnx --data targets.npz")
 
 
+def test_prepare_replaces_the_head(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --classes 7 --trainable last:1")
+    session = shell.session("prepared.onnx")
+    assert session.variables["b2"].shape == (7,)
+    assert "W1" not in session.variables
+
+
+def test_prepare_cuts_the_model(shell: Shell) -> None:
+    value = onnx.load(shell.folder / "network.onnx").graph.node[0].output[0]
+    shell.run(f"prepare network.onnx -o prepared.onnx --cut {value}")
+    assert [output.name for output in onnx.load(shell.folder / "prepared.onnx").graph.output] == [value]
+
+
+def test_prepare_initializes_by_pattern(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --initialize 'W2=constant:0.5' --initialize 'b*=keep'")
+    before = shell.session("prepared.onnx").variables["W1"]
+    shell.run("init prepared.onnx -o fresh.onnx")
+    fresh = shell.session("fresh.onnx").variables
+    assert (fresh["W2"] == 0.5).all()
+    np.testing.assert_array_equal(fresh["W1"], before)
+
+
+def test_adapters_are_trained_and_merged_from_the_command_line(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --lora 'W*' --lora-rank 2 --lora-dropout 0.1")
+    shell.run("train prepared.onnx -o trained.onnx --data data.npz")
+    shell.run("export trained.onnx -o merged.onnx")
+    shell.run("export trained.onnx -o kept.onnx --keep-adapters")
+    names = [tensor.name for tensor in onnx.load(shell.folder / "network.onnx").graph.initializer]
+    assert [tensor.name for tensor in onnx.load(shell.folder / "merged.onnx").graph.initializer] == names
+    assert "W1/lora_A" in {tensor.name for tensor in onnx.load(shell.folder / "kept.onnx").graph.initializer}
+
+
+def test_a_model_is_trained_for_int8_from_the_command_line(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --quantize data.npz")
+    shell.run("train prepared.onnx -o trained.onnx --data data.npz")
+    shell.run("export trained.onnx -o int8.onnx")
+    stored = {tensor.name: tensor.data_type for tensor in onnx.load(shell.folder / "int8.onnx").graph.initializer}
+    assert stored["W1/quantized"] == onnx.TensorProto.INT8
+
+
 def test_prepare_puts_layers_back(shell: Shell) -> None:
     graph = helper.make_graph(
         [helper.make_node("Gemm", ["x", "W"], ["y"], "dense")],

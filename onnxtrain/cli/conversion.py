@@ -9,6 +9,19 @@ from typing import Annotated
 import typer
 
 from onnxtrain.authoring.prepare import make_trainable
+from onnxtrain.cli.alterations import (
+    Adapt,
+    AdapterDropout,
+    Alpha,
+    Classes,
+    Cut,
+    Initialize,
+    QuantizeOn,
+    Rank,
+    adapters,
+    altered,
+    initialization,
+)
 from onnxtrain.cli.console import results
 from onnxtrain.cli.options import (
     Freeze,
@@ -44,14 +57,7 @@ def prepare(
     trainable: Trainable = None,
     freeze: Freeze = None,
     loss_output: LossOutput = None,
-    initialize: Annotated[
-        str,
-        typer.Option(
-            "--initialize",
-            help="What `init` does with the weights: keep, or draw them by glorot_uniform, glorot_normal, he_uniform "
-            "or he_normal.",
-        ),
-    ] = "keep",
+    initialize: Initialize = None,
     free_batch: Annotated[
         bool, typer.Option("--free-batch", help="Let the model take any batch size where its author fixed one.")
     ] = False,
@@ -79,6 +85,13 @@ def prepare(
     keep_constants: Annotated[
         bool, typer.Option("--keep-constants", help="Let `export` write weights of Constant nodes as such again.")
     ] = False,
+    cut: Cut = None,
+    classes: Classes = None,
+    lora: Adapt = None,
+    lora_rank: Rank = 8,
+    lora_alpha: Alpha = 16.0,
+    lora_dropout: AdapterDropout = 0.0,
+    quantize: QuantizeOn = None,
 ) -> None:
     """Turn an inference model into a training model, in standard ONNX.
 
@@ -88,23 +101,25 @@ def prepare(
     ```
     onnxtrain prepare model.onnx -o training.onnx --optimizer adam --lr 0.001
     onnxtrain prepare model.onnx -o training.onnx --freeze 'backbone.*'
+    onnxtrain prepare model.onnx -o training.onnx --classes 5 --trainable last:1
     ```
     """
     check_writable(output)
     proto = make_trainable(
-        model,
+        altered(model, cut_at=cut, classes=classes, output=loss_output, quantize_on=quantize),
         loss=loss,
         optimizer=optimizer,
         learning_rate=learning_rate,
         trainable=trainable or None,
         frozen=freeze or None,
         output=loss_output,
-        initialize=initialize,
+        initialize=initialization(initialize or ()),
         free_batch=free_batch,
         dropout=_ratios(dropout or ()),
         normalize=normalize,
         tie=tie,
         keep_constants=keep_constants,
+        adapters=adapters(lora, lora_rank, lora_alpha, lora_dropout),
     )
     save_proto(proto, output)
     prepared = read_model(proto)
@@ -149,7 +164,13 @@ def initialize(
     results().print(f"{output}: {len(session.variables)} state variables initialized.")
 
 
-def export(model: TrainingModelPath, output: OutputModel) -> None:
+def export(
+    model: TrainingModelPath,
+    output: OutputModel,
+    keep_adapters: Annotated[
+        bool, typer.Option("--keep-adapters", help="Leave low-rank adapters beside the weights, not added to them.")
+    ] = False,
+) -> None:
     """Write the inference model with the current weights, without any training information.
 
     ```
@@ -159,5 +180,5 @@ def export(model: TrainingModelPath, output: OutputModel) -> None:
     from onnxtrain.session import TrainingSession
 
     check_writable(output)
-    TrainingSession(model).export(output)
+    TrainingSession(model).export(output, keep_adapters=keep_adapters)
     results().print(f"{output}: the inference model of {model}, with its weights.")
