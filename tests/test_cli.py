@@ -106,7 +106,8 @@ def test_prepare_trains_only_what_the_patterns_leave(shell: Shell) -> None:
 def test_prepare_frees_a_fixed_batch(shell: Shell) -> None:
     inference = edited(mlp_with_momentum(), fix_batch(1), lambda model: model.ClearField("training_info"))
     shell.save("fixed.onnx", inference)
-    shell.run("prepare fixed.onnx -o prepared.onnx --free-batch")
+    said = shell.run("prepare fixed.onnx -o prepared.onnx --free-batch")
+    assert "3 batches together give what they give one by one" in said
     shell.run("train prepared.onnx -o trained.onnx --data data.npz --batch-size 25")
     assert shell.session("trained.onnx").step_count == 4
 

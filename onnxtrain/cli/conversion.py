@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from onnxtrain import authoring
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.cli.alterations import (
     Adapt,
@@ -32,6 +34,7 @@ from onnxtrain.cli.options import (
     TrainingModelPath,
     check_writable,
 )
+from onnxtrain.errors import InputError, OperatorError, StaticValueError
 from onnxtrain.graph.combine import algorithm_graph, data_inputs, describe_type
 from onnxtrain.graph.read import read_model
 from onnxtrain.graph.write import save_proto
@@ -105,6 +108,8 @@ def prepare(
     ```
     """
     check_writable(output)
+    if free_batch:
+        _prove_free_batch(model)
     proto = make_trainable(
         altered(model, cut_at=cut, classes=classes, output=loss_output, quantize_on=quantize),
         loss=loss,
@@ -128,6 +133,22 @@ def prepare(
     console.print(f"{output}: a training model with {len(prepared.state_variables)} state variables.")
     console.print(f"A step is fed {', '.join(f'{value.name} {describe_type(value.type)}' for value in fed)}.")
     console.print(f"Next: onnxtrain train {shlex.quote(str(output))} -o trained.onnx --data FILE.npz")
+
+
+def _prove_free_batch(path: Path) -> None:
+    """Says how little freeing the batch changes for random inputs, or that these do not suit the model."""
+    from onnxtrain.session import TrainingSession  # imports JAX
+    from onnxtrain.training.free_batch_proof import BATCHES, prove_free_batch
+
+    freed = TrainingSession(authoring.free_batch(path))
+    try:
+        share = prove_free_batch(TrainingSession(path), freed)
+    except (InputError, OperatorError, StaticValueError) as error:
+        results().print(f"{path}: the freed batch could not be tried out on random inputs. {error}")
+    else:
+        results().print(
+            f"{path}: {BATCHES} batches together give what they give one by one, to {share:.0e} of the largest value."
+        )
 
 
 def _ratios(options: Iterable[str]) -> dict[str, float]:
