@@ -17,7 +17,6 @@ from onnx import numpy_helper
 
 from onnxtrain.authoring.adapters import (
     Strength,
-    adapter_names,
     find_adapters,
     find_layers,
     insert_adapter,
@@ -86,7 +85,7 @@ def load_adapters(model: str | os.PathLike[str] | onnx.ModelProto, path: str | o
     """
     proto = load(model)
     refuse_training_info(proto)
-    if adapter_names(proto.graph):
+    if any(find_adapters(proto)):
         raise ModelError("The model has adapters already. Merge them first (merge_adapters).")
     values, strengths = _read(Path(path))
     layers, names = find_layers(proto.graph), Names(proto)

@@ -33,7 +33,7 @@ from onnxtrain.authoring.roles import Role
 from onnxtrain.authoring.schemes import VarianceScaling
 from onnxtrain.authoring.selection import select
 from onnxtrain.authoring.survey import Use
-from onnxtrain.authoring.weights import Weight
+from onnxtrain.authoring.weights import Weight, influential_values
 from onnxtrain.errors import ModelError
 from onnxtrain.graph import tensors
 
@@ -168,13 +168,19 @@ def find_layers(graph: onnx.GraphProto) -> dict[str, Layer]:
     return found
 
 
-def insert_adapters(model: onnx.ModelProto, names: Names, lora: LoRA, seed: int) -> None:
-    """Gives every chosen weight of the main graph an adapter that changes nothing yet.
+def insert_adapters(model: onnx.ModelProto, names: Names, lora: LoRA, output: str, seed: int) -> None:
+    """Gives every chosen weight of the main graph that influences `output` an adapter that changes nothing yet.
 
     Raises:
       ModelError: a pattern matches no weight that can have one.
     """
-    layers = find_layers(model.graph)
+    reached = influential_values(model.graph, output)
+    layers = {name: layer for name, layer in find_layers(model.graph).items() if layer.node.output[0] in reached}
+    if not layers:
+        raise ModelError(
+            f"No weight that influences {output!r} can have an adapter: that takes a MatMul, Gemm or Conv without "
+            "groups in the main graph, whose weight is a float tensor that no other layer reads."
+        )
     uses = {name: Use(Role.KERNEL, layer.node, 1, layer.dims, _places(layer)) for name, layer in layers.items()}
     patterns = (lora.weights,) if isinstance(lora.weights, str) else lora.weights
     chosen = select(patterns, uses, "adapters")
@@ -213,9 +219,11 @@ def find_adapters(model: onnx.ModelProto) -> Iterator[Adapter]:
             yield Adapter(node, layer, _strength_of(body))
 
 
-def adapter_names(graph: onnx.GraphProto) -> tuple[str, ...]:
-    """The names of the tensors of all adapters."""
-    return tuple(name for node in graph.node if node.domain == ADAPTER_DOMAIN for name in node.input[-2:])
+def adapter_names(graph: onnx.GraphProto, output: str) -> tuple[str, ...]:
+    """The names of the tensors of all adapters that influence `output`."""
+    reached = influential_values(graph, output)
+    calls = [node for node in graph.node if node.domain == ADAPTER_DOMAIN and node.output[0] in reached]
+    return tuple(name for node in calls for name in node.input[-2:])
 
 
 def merge_in_place(model: onnx.ModelProto) -> None:

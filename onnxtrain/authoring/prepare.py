@@ -136,13 +136,13 @@ def make_trainable(
         insert_normalization(proto, names, types, patterns_of(normalize))
     if tie or normalize is not None:
         types = infer_types(proto)
-    if adapters is not None:
-        insert_adapters(proto, names, adapters, seed or 0)
-        types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
     source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
-    chosen = (*adapter_names(proto.graph), *patterns_of(trainable or ())) or None
-    weights = choose_weights(proto, types, source.value, chosen, patterns_of(frozen or ()))
+    if adapters is not None:
+        insert_adapters(proto, names, adapters, source.value, seed or 0)
+        types = infer_types(proto)
+    wanted = (*adapter_names(proto.graph, source.value), *patterns_of(trainable or ())) or None
+    weights = choose_weights(proto, types, source.value, wanted, patterns_of(frozen or ()))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     drop_inputs(proto.graph, {weight.name for weight in weights})
     source = source if class_axis is None else replace(source, class_axis=class_axis)

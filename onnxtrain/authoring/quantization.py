@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, numpy_helper, version_converter
 
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.folding import fold_normalizations, output_axis
@@ -74,7 +74,8 @@ def fake_quantize(
 ) -> onnx.ModelProto:
     """Lets a trained inference model round its values as an int8 model does; `make_trainable` trains it on.
 
-    BatchNormalization is folded into the layers before it. `session.export` then writes a static int8 model, of
+    BatchNormalization is folded into the layers before it, and a model of an opset older than 13, in which quantization
+    by channel begins, is converted to that. `session.export` then writes a static int8 model, of
     QuantizeLinear and DequantizeLinear around every layer, which onnxruntime turns into integer operators.
 
     Args:
@@ -84,7 +85,7 @@ def fake_quantize(
 
     Raises:
       ModelError: a pattern matches nothing, a range is missing, or the model has training information.
-      UnsupportedError: the model's opset is older than 13.
+      UnsupportedError: the model's opset is older than 13, and ONNX cannot convert it.
     """
     proto, layers = _ready(model, weights)
     names = Names(proto)
@@ -107,10 +108,13 @@ def fake_quantize(
 
 def values_to_calibrate(
     model: str | os.PathLike[str] | onnx.ModelProto, weights: str | Sequence[str] = "*"
-) -> tuple[str, ...]:
-    """The values whose ranges `fake_quantize` needs: inputs and outputs of the layers that it quantizes."""
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The values whose ranges `fake_quantize` needs, and the model as it has it then, in which to measure them.
+
+    They are the inputs and outputs of the layers that are quantized.
+    """
     proto, layers = _ready(model, weights)
-    return _values(proto.graph, layers)
+    return proto, _values(proto.graph, layers)
 
 
 def store_integers(model: onnx.ModelProto, record: str) -> None:
@@ -214,19 +218,32 @@ def _ready(
     """A copy of the model whose layers can be quantized, and those that a pattern chooses."""
     proto = load(model)
     refuse_training_info(proto)
-    opset = default_opset(proto)
-    if opset < _OLDEST_OPSET:
-        raise UnsupportedError(
-            f"The model imports opset {opset} of ai.onnx, but quantization by channel begins with opset "
-            f"{_OLDEST_OPSET}. Convert the model first (onnx.version_converter)."
-        )
+    proto = proto if default_opset(proto) >= _OLDEST_OPSET else _converted(proto)
     switch_to_inference(proto.graph)
     fold_normalizations(proto.graph, Names(proto))
     layers = _quantizable(proto.graph)
+    if not layers:
+        raise ModelError(
+            "The model has no layer to quantize: that takes a MatMul, Gemm or Conv in the main graph, whose weight is "
+            "a float32 tensor that no other layer reads."
+        )
     uses = {name: Use(Role.KERNEL, node, 1, (), frozenset({label(node)})) for name, node in layers.items()}
     chosen = select((weights,) if isinstance(weights, str) else weights, uses, "weights")
     promote_constants(proto.graph, [name for layer in layers.values() for name in layer.input[1:3]])
     return proto, list(_quantizable(proto.graph, chosen).values())
+
+
+def _converted(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        converted = version_converter.convert_version(model, _OLDEST_OPSET)
+    except (RuntimeError, version_converter.ConvertError) as error:
+        raise UnsupportedError(
+            f"The model imports opset {default_opset(model)} of ai.onnx, but quantization by channel begins with opset "
+            f"{_OLDEST_OPSET}, and ONNX cannot convert the model to that: {error}"
+        ) from error
+    del converted.metadata_props[:]
+    converted.metadata_props.extend(model.metadata_props)
+    return converted
 
 
 def _quantizable(graph: onnx.GraphProto, chosen: set[str] | None = None) -> dict[str, onnx.NodeProto]:

@@ -45,7 +45,7 @@ def choose_weights(
       ModelError: a pattern matches nothing, or nothing is left to train.
     """
     stored = stored_tensors(model.graph)
-    influential = _influential(model.graph, output)
+    influential = influential_values(model.graph, output)
     weights = {
         name: Weight(name, stored[name].data_type, tuple(stored[name].dims), use)
         for name, use in find_uses(model, stored, types).items()
@@ -75,7 +75,7 @@ def running_statistics(graph: onnx.GraphProto) -> set[str]:
     return {name for node in graph.node for index, name in enumerate(node.input) if is_statistic(node, index)}
 
 
-def _influential(graph: onnx.GraphProto, output: str) -> set[str]:
+def influential_values(graph: onnx.GraphProto, output: str) -> set[str]:
     """The values that a change of which can change `output` continuously."""
     found = {output}
     for node in reversed(graph.node):

@@ -37,10 +37,10 @@ def calibrate(
     Raises:
       InputError: the arrays do not fit the inputs of the model.
       ModelError: a pattern matches no weight, or the model has training information.
-      UnsupportedError: the model's opset is too old.
+      UnsupportedError: the model's opset is too old, and ONNX cannot convert it.
     """
-    values = values_to_calibrate(model, weights)
-    session = TrainingSession(model)
+    ready, values = values_to_calibrate(model, weights)
+    session = TrainingSession(ready)
     inputs = inference_inputs(session)
     dataset = match_inputs(data, inputs, source=source, spare=True)
     size = choose_batch_size(batch_size, inputs)

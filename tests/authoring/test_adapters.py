@@ -150,8 +150,25 @@ def test_a_weight_that_several_layers_read_gets_no_adapter():
     ]
     indices = helper.make_tensor_value_info("indices", TensorProto.INT64, ["N"])
     model = model_of(nodes, [indices], [floats("scores", "N", 6)], [weights("W", 6, 4)])
-    with pytest.raises(ModelError, match="adapters='W' matches no weight"):
+    with pytest.raises(ModelError, match="that no other layer reads"):
         make_trainable(model, adapters=LoRA("W"))
+
+
+def test_a_layer_that_the_loss_does_not_depend_on_gets_no_adapter():
+    model = mlp()
+    model.graph.node.append(node("Gemm", ["hidden", "W3"], ["other"]))
+    model.graph.output.append(floats("other", "batch", 2))
+    model.graph.initializer.append(weights("W3", 5, 2))
+    names = trained(make_trainable(model, output="scores", adapters=LoRA()))
+    assert {name.split("/")[0] for name in names} == {"W1", "W2"}
+
+
+def test_a_model_without_such_layers_is_refused():
+    model = model_of(
+        [node("PRelu", ["x", "slope"], ["y"])], [floats("x", "N", 3)], [floats("y", "N", 3)], [weights("slope", 3)]
+    )
+    with pytest.raises(ModelError, match="can have an adapter"):
+        make_trainable(model, adapters=LoRA())
 
 
 @pytest.mark.parametrize("opset", OPSETS)

@@ -185,7 +185,7 @@ def test_a_training_run_of_a_rounded_model_resumes(tmp_path):
 
 
 def test_values_in_training_are_rounded_before_dropout():
-    assert values_to_calibrate(convolutional()) == ("x", "active1", "flat", "active2")
+    assert values_to_calibrate(convolutional())[1] == ("x", "active1", "flat", "active2")
 
 
 def test_calibration_finds_the_ends_over_all_examples():
@@ -200,9 +200,26 @@ def test_a_range_that_was_not_measured_is_named():
         fake_quantize(mlp(), {"x": (0, 1)})
 
 
-def test_an_old_opset_is_refused():
+def test_a_model_of_an_old_opset_is_converted():
+    model = convolutional(opset=9)
+    model.metadata_props.add(key="author", value="someone")
+    rounded = quantized(model)
+    assert rounded.opset_import[0].version == 13
+    assert rounded.metadata_props[0].value == "someone"
+    (before,), (after,) = infer(model, examples(model)), infer(rounded, examples(model))
+    assert 0 < np.abs(after - before).max() < 0.05 * np.abs(before).max()
+
+
+def test_a_model_that_onnx_cannot_convert_is_refused():
+    model = mlp(opset=9)
+    model.graph.node[1].op_type = "Mystery"
     with pytest.raises(UnsupportedError, match="begins with opset 13"):
-        fake_quantize(mlp(opset=11), {})
+        fake_quantize(model, {})
+
+
+def test_a_model_with_nothing_to_quantize_is_refused():
+    with pytest.raises(ModelError, match="no layer to quantize"):
+        fake_quantize(model_of([node("Relu", ["x"], ["y"])], [floats("x", 3)], [floats("y", 3)]), {})
 
 
 def test_a_training_model_is_refused():
