@@ -57,6 +57,7 @@ def make_trainable(
     normalize: str | Sequence[str] | None = None,
     tie: bool = False,
     keep_constants: bool = False,
+    dequantize: bool = False,
     adapters: LoRA | None = None,
 ) -> onnx.ModelProto:
     """Adds training information to an inference model: plain ONNX in, plain ONNX out.
@@ -111,6 +112,7 @@ def make_trainable(
         Transpose stores one twice. `onnxtrain inspect` lists them.
       keep_constants: lets weights that the file holds in Constant nodes be Constant nodes again when the model is
         exported.
+      dequantize: turns weights that stand as integers behind a DequantizeLinear into floats, which can be trained.
       free_batch: first lets the model take any batch size where its author fixed one (`free_batch`).
 
     Raises:
@@ -128,7 +130,7 @@ def make_trainable(
         batch.free_in_place(proto)
     names = Names(proto)
     constants = rewrites.constant_nodes(proto.graph)
-    make_ready(proto, names)
+    make_ready(proto, names, dequantize=dequantize)
     types = infer_types(proto)
     if tie:
         tying.tie(proto, tying.find_ties(proto, types))

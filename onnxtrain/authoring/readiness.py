@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 
 from onnxtrain.authoring import rewrites
+from onnxtrain.authoring.dequantization import dequantize_weights
 from onnxtrain.authoring.function_weights import lift_function_weights
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.protos import default_opset
@@ -33,7 +34,7 @@ def check_can_be_prepared(model: onnx.ModelProto) -> None:
         )
 
 
-def make_ready(model: onnx.ModelProto, names: Names) -> None:
+def make_ready(model: onnx.ModelProto, names: Names, *, dequantize: bool = False) -> None:
     """Rewrites the inference graph without changing what it infers, so that its weights can be state variables."""
     if model.ir_version < 4:
         # from IR version 4 on, an initializer that is also an input is a default that a feed overrides (T-17)
@@ -43,6 +44,8 @@ def make_ready(model: onnx.ModelProto, names: Names) -> None:
     rewrites.spell_out_constants(model)
     lift_function_weights(model, names)
     rewrites.move_weights_out(model.graph, names)
+    if dequantize:
+        dequantize_weights(model)
     rewrites.separate_vectors(model.graph, names)
 
 

@@ -100,5 +100,6 @@ def _nothing_to_train(stored: Mapping[str, TensorProto], output: str) -> ModelEr
     found = f"its float tensors are {listed(floats)}, none of them used as a weight" if floats else "it has none"
     return ModelError(
         f"The model has nothing to train: output {output!r} must depend on a float weight, but {found}. "
-        "Quantized weights and trees are not trained; name a float tensor in `trainable` to train it all the same."
+        "Trees are not trained; integers behind DequantizeLinear are with dequantize=True, and so is any float tensor "
+        "that `trainable` names."
     )

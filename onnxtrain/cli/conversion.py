@@ -88,6 +88,9 @@ def prepare(
     keep_constants: Annotated[
         bool, typer.Option("--keep-constants", help="Let `export` write weights of Constant nodes as such again.")
     ] = False,
+    dequantize: Annotated[
+        bool, typer.Option("--dequantize", help="Turn integer weights behind DequantizeLinear into floats that train.")
+    ] = False,
     cut: Cut = None,
     classes: Classes = None,
     lora: Adapt = None,
@@ -124,6 +127,7 @@ def prepare(
         normalize=normalize,
         tie=tie,
         keep_constants=keep_constants,
+        dequantize=dequantize,
         adapters=adapters(lora, lora_rank, lora_alpha, lora_dropout),
     )
     save_proto(proto, output)
