@@ -7,7 +7,7 @@ comes after it is followed forwards, so that nothing is left that speaks of the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -18,10 +18,12 @@ from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.operands import Operand, Operands
 from onnxtrain.authoring.prediction import choose_output, find_source
 from onnxtrain.authoring.protos import (
+    Dimensions,
     attribute_value,
     describe,
     input_at,
     is_standard,
+    keep_only,
     reads,
 )
 from onnxtrain.authoring.roles import Role
@@ -29,7 +31,7 @@ from onnxtrain.authoring.schemes import Scheme, find_scheme
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.surgery import refuse_training_info
 from onnxtrain.authoring.survey import Use
-from onnxtrain.authoring.value_types import infer_types
+from onnxtrain.authoring.value_types import Types, infer_types
 from onnxtrain.authoring.weights import Weight
 from onnxtrain.errors import ModelError, UnsupportedError
 
@@ -76,7 +78,8 @@ def replace_head(
         raise UnsupportedError("A new head has nothing to keep: `initialize` must draw its weights.")
     proto = load(model)
     refuse_training_info(proto)
-    head = _Head(proto, choose_output(proto.graph, infer_types(proto), output))
+    types = infer_types(proto)
+    head = _Head(proto, types, choose_output(proto.graph, types, output))
     head.resize(classes, scheme, seed)
     return proto
 
@@ -84,14 +87,15 @@ def replace_head(
 class _Head:
     """The last layer of a classifier and what follows it."""
 
-    def __init__(self, model: onnx.ModelProto, output: str):
-        self._model, self._graph = model, model.graph
+    def __init__(self, model: onnx.ModelProto, types: Types, output: str):
+        self._model, self._graph, self._types = model, model.graph, types
+        self._output = output
         self._names = Names(model)
         self._operands = Operands(model.graph)
-        self._path = self._walk_back(output)
+        self._path = self._walk_back()
         self._layer = self._path[-1]
         self._kernel, self._axis = self._find_kernel()
-        self.classes = self._operands.stored[self._kernel.tensor].dims[self._axis]
+        self.classes = self._dims(self._kernel)[self._axis]
 
     def resize(self, classes: int, scheme: Scheme, seed: int) -> None:
         """Gives the layer new tensors for so many classes."""
@@ -104,37 +108,53 @@ class _Head:
                 self._follow(node, classes)
         self._declare(changed, classes)
 
-    def _walk_back(self, output: str) -> list[onnx.NodeProto]:
+    def _walk_back(self) -> list[onnx.NodeProto]:
         """The nodes from the output back to the last layer, in this order."""
         producers = {name: node for node in self._graph.node for name in node.output}
-        source = find_source(self._graph, output, before_softmax=True)
+        source = find_source(self._graph, self._output, before_softmax=True)
         path, value = list(reversed(source.tail)), source.value
         while True:
             node = producers.get(value)
             if node is None:
-                raise self._no_layer(output, f"the input {value!r} of the model")
+                raise self._no_layer(f"the input {value!r} of the model")
+            if is_standard(node, *_LINEAR) and self._operands.is_constant(input_at(node, 1)):
+                return [*path, node]
+            following = [name for name in node.input if not self._operands.is_constant(name)]
+            if self._subtracts_maximum(node, producers):
+                value = node.input[0]
+                continue
             path.append(node)
-            if is_standard(node, *_LINEAR) and self._operands.find(input_at(node, 1)):
-                return path
-            following = [name for name in node.input if name and not self._operands.find(name)]
             if is_standard(node, *_KEEPS_CLASSES):
                 value = node.input[0]
             elif is_standard(node, *_ARITHMETIC) and len(following) == 1:
                 value = following[0]
             else:
-                raise self._no_layer(output, describe(node))
+                raise self._no_layer(describe(node))
 
-    def _no_layer(self, output: str, found: str) -> ModelError:
+    def _subtracts_maximum(self, node: onnx.NodeProto, producers: Mapping[str, onnx.NodeProto]) -> bool:
+        """Whether a node only keeps a Softmax in parts from overflowing."""
+        if not is_standard(node, "Sub"):
+            return False
+        maximum = producers.get(node.input[1])
+        while maximum is not None and is_standard(maximum, "Identity", "Reshape", "Unsqueeze", "Expand", "Max"):
+            computed = [name for name in maximum.input if not self._operands.is_constant(name)]
+            maximum = producers.get(computed[0]) if computed else None
+        return maximum is not None and is_standard(maximum, "ReduceMax") and maximum.input[0] == node.input[0]
+
+    def _no_layer(self, found: str) -> ModelError:
         return ModelError(
-            f"Output {output!r} must end in a linear layer (Gemm, MatMul or a convolution with stored weights), at "
-            f"most pooled, reshaped or activated after it; what stands there is {found}. Name another output, or cut "
-            "the model before."
+            f"Output {self._output!r} must end in a linear layer (Gemm, MatMul or a convolution with stored weights), "
+            f"at most pooled, reshaped or activated after it; what stands there is {found}. Name another output, or "
+            "cut the model before."
         )
 
     def _find_kernel(self) -> tuple[Operand, int]:
         """The stored kernel of the layer, and its axis that counts the classes."""
-        node, operand = self._layer, self._operands.find(input_at(self._layer, 1))
-        assert operand is not None
+        node, value = self._layer, self._layer.input[1]
+        rank = len(self._types.dimensions(value) or ())
+        operand = self._operands.find(value) or Operand(value, tuple(range(rank)), (value,))
+        if not operand.axes:
+            raise ModelError(f"The shape of {value!r}, the weights of {describe(node)}, is not known.")
         if attribute_value(node, "group", 1) != 1:
             raise ModelError(f"{describe(node)} has groups, so no class has the weights of all inputs.")
         if node.op_type == "Conv" or (node.op_type == "Gemm" and attribute_value(node, "transB", 0)):
@@ -153,10 +173,11 @@ class _Head:
                 yield node, index, _ARITHMETIC[node.op_type]
 
     def _replace_kernel(self, classes: int, scheme: Scheme, seed: int) -> None:
-        old = self._operands.stored[self._kernel.tensor]
-        dims = tuple(classes if axis == self._axis else size for axis, size in enumerate(old.dims))
+        old = self._dims(self._kernel)
+        dims = tuple(classes if axis == self._axis else size for axis, size in enumerate(old))
         used = tuple(dims[axis] for axis in self._kernel.axes)
-        weight = Weight("kernel", old.data_type, dims, Use(Role.KERNEL, self._layer, 1, used, frozenset()))
+        kind = self._types.element_type(self._layer.input[1])
+        weight = Weight("kernel", kind, dims, Use(Role.KERNEL, self._layer, 1, used, frozenset()))
         self._store(self._layer, 1, self._kernel, draw([weight], {weight.name: scheme}, seed)[weight.name])
 
     def _replace_vector(self, node: onnx.NodeProto, index: int, classes: int, value: float) -> None:
@@ -166,7 +187,9 @@ class _Head:
         old = numpy_helper.to_array(self._operands.stored[operand.tensor])
         axes = [axis for axis, size in enumerate(old.shape) if size == self.classes]
         if old.size == 1:
-            return  # one number for all classes
+            axes = self._place_of_one(node, old.ndim)
+            if not axes:
+                return  # one number for all classes
         if len(axes) != 1:
             raise ModelError(
                 f"{describe(node)} reads {operand.tensor!r} of shape {list(old.shape)}, which must have one axis of "
@@ -175,14 +198,42 @@ class _Head:
         dims = [classes if axis == axes[0] else size for axis, size in enumerate(old.shape)]
         self._store(node, index, operand, np.full(dims, value, old.dtype))
 
+    def _place_of_one(self, node: onnx.NodeProto, rank: int) -> list[int]:
+        """The axis of the only class in a tensor of one number: in a bias of the layer, or one added right after it."""
+        is_bias = node is self._layer or (is_standard(node, "Add") and self._layer.output[0] in node.input)
+        if self.classes > 1 or not is_bias:
+            return []
+        behind = len(self._kernel.axes) - 2 if "Conv" in self._layer.op_type and node is not self._layer else 0
+        return [rank - 1 - behind] if rank > behind else []
+
     def _store(self, node: onnx.NodeProto, index: int, operand: Operand, value: np.ndarray) -> None:
         """Writes a tensor in the place of another; as a tensor of its own where someone else reads the other."""
-        if not self._operands.has_other_readers(operand):
+        if operand.tensor in self._operands.stored and not self._operands.has_other_readers(operand):
             self._overwrite(operand.tensor, numpy_helper.from_array(value))
             return
         node.input[index] = self._names.fresh(f"{operand.tensor}/head")
         turned = np.ascontiguousarray(value.transpose(operand.axes))
-        self._graph.initializer.append(numpy_helper.from_array(turned, node.input[index]))
+        tensor = numpy_helper.from_array(turned, node.input[index])
+        self._graph.initializer.append(tensor)
+        if self._model.ir_version < 4:  # which wants every initializer among the inputs
+            self._graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+        self._drop_unread(operand.names[-1])
+
+    def _drop_unread(self, name: str) -> None:
+        """Drops what led to a value that nothing reads any more."""
+        if any(name in reads(node) for node in self._graph.node) or name in {one.name for one in self._graph.output}:
+            return
+        keep_only(self._graph.initializer, lambda tensor: tensor.name != name)
+        keep_only(self._graph.input, lambda value: value.name != name)
+        for node in [node for node in self._graph.node if list(node.output) == [name]]:
+            self._graph.node.remove(node)
+            for read in node.input:
+                self._drop_unread(read)
+
+    def _dims(self, operand: Operand) -> tuple[int, ...]:
+        if operand.tensor in self._operands.stored:
+            return tuple(self._operands.stored[operand.tensor].dims)
+        return tuple(size for size in self._types.dimensions(operand.tensor) or () if isinstance(size, int))
 
     def _overwrite(self, name: str, tensor: TensorProto) -> None:
         old = self._operands.stored[name]
@@ -210,7 +261,7 @@ class _Head:
             return
         for name in node.input:
             operand = self._operands.find(name)
-            if operand is not None and self.classes in self._operands.stored[operand.tensor].dims:
+            if self.classes > 1 and operand is not None and self.classes in self._operands.stored[operand.tensor].dims:
                 raise ModelError(
                     f"{describe(node)} comes after the last layer and reads {name!r}, which has an entry for each of "
                     f"the {self.classes} classes. Cut the model before it."
@@ -237,13 +288,24 @@ class _Head:
             if value.name in changed and value.type.HasField("tensor_type"):
                 value.type.tensor_type.ClearField("shape")
         types = infer_types(bare)
+        self._check(types.dimensions(self._output), classes)
         for value in graph.output:
             if value.name in changed and value.type.tensor_type.HasField("shape"):
                 self._declare_output(value, types.dimensions(value.name), classes)
 
-    def _declare_output(
-        self, value: onnx.ValueInfoProto, inferred: Sequence[int | str | None] | None, classes: int
-    ) -> None:
+    def _check(self, dims: Dimensions | None, classes: int) -> None:
+        """Makes sure that the classes are still an axis of the output, and were not joined with another one."""
+        is_known = dims is not None and all(isinstance(size, int) for size in dims)
+        if classes in (dims or ()) or (self.classes > 1 and not is_known):
+            return
+        shape = "is not known" if dims is None else f"is {list(dims)}"
+        raise ModelError(
+            f"What comes after {describe(self._layer)}, the last layer, takes its {self.classes} outputs for something "
+            f"else than an axis of classes: with {classes} of them, the shape of output {self._output!r} {shape}. Cut "
+            "the model after that layer."
+        )
+
+    def _declare_output(self, value: onnx.ValueInfoProto, inferred: Dimensions | None, classes: int) -> None:
         declared = value.type.tensor_type.shape.dim
         known = inferred if inferred is not None and len(inferred) == len(declared) else [None] * len(declared)
         for dim, size in zip(declared, known, strict=True):

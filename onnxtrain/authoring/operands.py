@@ -50,6 +50,13 @@ class Operands:
         turned = order if node.op_type == "Identity" else attribute_value(node, "perm", order[::-1])
         return Operand(source.tensor, tuple(source.axes[axis] for axis in turned), (*source.names, name))
 
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is stored, or computed from nothing but stored tensors."""
+        if name in self.stored:
+            return True
+        node = self._producers.get(name)
+        return node is not None and bool(node.input) and all(self.is_constant(read) for read in reads(node))
+
     def has_other_readers(self, operand: Operand) -> bool:
         """Whether the stored tensor, in any form on the way, is read by more than the next node on the way."""
         return any(self.count(name) > 1 for name in operand.names)

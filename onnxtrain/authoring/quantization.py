@@ -218,7 +218,8 @@ def _ready(
     """A copy of the model whose layers can be quantized, and those that a pattern chooses."""
     proto = load(model)
     refuse_training_info(proto)
-    proto = proto if default_opset(proto) >= _OLDEST_OPSET else _converted(proto)
+    if default_opset(proto) < _OLDEST_OPSET and _quantizable(proto.graph):
+        proto = _converted(proto)
     switch_to_inference(proto.graph)
     fold_normalizations(proto.graph, Names(proto))
     layers = _quantizable(proto.graph)

@@ -79,10 +79,40 @@ def turned_kernel() -> onnx.ModelProto:
     return model_of(nodes, [floats("x", "N", 4)], [floats("scores", "N", 3)], [weights("W", 3, 4)])
 
 
+def stable_softmax_in_parts() -> onnx.ModelProto:
+    """As jax2tf writes it: the maximum is taken off first."""
+    model = dense_softmax_in_parts()
+    model.graph.node[3].input[0] = "shifted"
+    for added in (
+        node("Sub", ["scores", "spread"], ["shifted"]),
+        node("Identity", ["bounded"], ["spread"]),
+        node("Max", ["lowest", "maximum"], ["bounded"]),
+        node("ReduceMax", ["scores"], ["maximum"], axes=[1]),
+    ):
+        model.graph.node.insert(3, added)
+    model.graph.initializer.append(vector("lowest", -np.inf))
+    return model
+
+
+def reshaped_kernel() -> onnx.ModelProto:
+    """As CNTK writes it: the kernel is stored in the shape of the maps that it is applied to."""
+    nodes = [
+        node("Reshape", ["x", "flat_shape"], ["flat"]),
+        node("Reshape", ["W", "matrix"], ["kernel"]),
+        node("MatMul", ["flat", "kernel"], ["product"]),
+        node("Add", ["product", "b"], ["scores"]),
+    ]
+    tensors = [weights("W", 2, 2, 2, 3), weights("b", 1, 3), integers("flat_shape", -1, 8), integers("matrix", 8, 3)]
+    return model_of(nodes, [floats("x", "N", 2, 2, 2)], [floats("scores", "N", 3)], tensors)
+
+
 HEADS: dict[str, Callable[[], onnx.ModelProto]] = {
     "Gemm": mlp,
     "Gemm and Softmax": lambda: mlp(softmax=True),
     "Gemm and Softmax in parts": dense_softmax_in_parts,
+    "Gemm and stable Softmax in parts": stable_softmax_in_parts,
+    "reshaped kernel": reshaped_kernel,
+    "reshaped kernel, IR 3": lambda: as_ir_3(reshaped_kernel()),
     "MatMul, Mul and Add": matmul_and_add,
     "convolution and pooling": pooled_convolution,
     "transposed convolution": upsampled_convolution,
@@ -206,6 +236,47 @@ def test_a_table_of_classes_after_the_head_is_refused():
 def test_a_model_without_a_last_layer_is_refused(nodes, tensors, message):
     model = model_of(nodes, [floats("x", 4, 4)], [floats("y", 4, "C")], tensors)
     with pytest.raises(ModelError, match=message):
+        replace_head(model, 3)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kernel", "bias", "dims"),
+    [
+        ([node("Conv", ["x", "W", "b"], ["y"])], (1, 4, 1, 1), (1,), ["N", 4, 5, 5]),
+        ([node("Gemm", ["x", "W", "b"], ["y"])], (4, 1), (1,), ["N", 4]),
+        ([node("MatMul", ["x", "W"], ["h"]), node("Add", ["h", "b"], ["y"])], (4, 1), (1,), ["N", 4]),
+        ([node("Conv", ["x", "W"], ["h"]), node("Add", ["b", "h"], ["y"])], (1, 4, 1, 1), (1, 1, 1), ["N", 4, 5, 5]),
+    ],
+)
+def test_a_single_output_becomes_several_with_a_bias_each(layer, kernel, bias, dims):
+    model = model_of(
+        layer, [floats("x", *dims)], [floats("y", "N", 1, *dims[2:])], [weights("W", *kernel), weights("b", *bias)]
+    )
+    changed = replace_head(model, 3)
+    onnx.checker.check_model(changed, full_check=True)
+    assert infer(changed, some_input(changed))[0].shape[1] == 3
+    assert numpy_helper.to_array(changed.graph.initializer[1]).size == 3
+
+
+def test_a_kernel_in_another_shape_is_dropped_with_what_shaped_it():
+    changed = replace_head(reshaped_kernel(), 5)
+    assert [one.op_type for one in changed.graph.node] == ["Reshape", "MatMul", "Add"]
+    assert [tensor.name for tensor in changed.graph.initializer] == ["b", "flat_shape", "kernel/head"]
+
+
+@pytest.mark.parametrize(
+    ("after", "declared"),
+    [
+        (node("Reshape", ["logit", "flat"], ["y"]), ["M"]),
+        (node("Squeeze", ["logit", "last"], ["y"]), ["N"]),
+        (node("ReduceMean", ["logit"], ["y"], axes=[1], keepdims=0), ["N"]),
+    ],
+)
+def test_a_single_output_that_becomes_no_axis_of_classes_is_refused(after, declared):
+    nodes = [node("MatMul", ["x", "W"], ["logit"]), after]
+    tensors = [weights("W", 4, 1), integers("flat", -1), integers("last", 1)]
+    model = model_of(nodes, [floats("x", "N", 4)], [floats("y", *declared)], tensors)
+    with pytest.raises(ModelError, match="something else than an axis of classes"):
         replace_head(model, 3)
 
 
