@@ -26,6 +26,7 @@ from onnxtrain.authoring.protos import FLOAT_TYPES
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.errors import ModelWarning, OnnxTrainError
+from tests.authoring.training_graphs import combined
 from tests.test_real_models import COARSE_TOLERANCE, NAMES, TABLE, TOLERANCE, compare, read
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "trainable-models.md"
@@ -40,7 +41,8 @@ A classifier learns, by cross entropy, the class after the one that it gives; an
 error, its own outputs moved by their spread. The losses are those of the first step and of the fourth.
 Of every model in the first table it also holds that
 
-- `ot.validate` and `onnx.checker` find nothing wrong with the training model;
+- `ot.validate` and `onnx.checker` find nothing wrong with the training model, shape inference of the graph of a step
+  included;
 - a session on the saved file goes on bit for bit as the one that saved it;
 - onnxruntime gives for the exported file what the session infers.
 
@@ -126,6 +128,7 @@ def describe_producer(model: onnx.ModelProto) -> str:
 def check_file(prepared: onnx.ModelProto) -> None:
     """The training model is right as a whole."""
     onnx.checker.check_model(prepared)
+    onnx.checker.check_model(combined(prepared), full_check=True)
     assert ot.validate(prepared) == []
 
 

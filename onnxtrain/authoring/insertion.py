@@ -89,6 +89,8 @@ def insert_normalization(model: onnx.ModelProto, names: Names, types: Types, pat
     """
     uses = find_uses(model, stored_tensors(model.graph), types)
     foldable = {name: use for name, use in uses.items() if _is_foldable(use, model.graph)}
+    if not foldable:
+        raise ModelError("There is no Conv, ConvTranspose or Gemm without BatchNormalization: drop `normalize`.")
     chosen = {foldable[name].node.output[0]: name for name in select(patterns, foldable, "normalize")}
     nodes: list[onnx.NodeProto] = []
     for node in list(model.graph.node):

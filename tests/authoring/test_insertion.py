@@ -169,3 +169,14 @@ def test_a_layer_that_has_a_normalization_gets_no_second_one():
     prepared = make_trainable(convolutional(), normalize="*")
     kinds = [one.op_type for one in prepared.graph.node]
     assert kinds.count("BatchNormalization") == 3  # its own two, and one after the dense layer
+
+
+def test_a_model_without_such_layers_says_so():
+    model = model_of(
+        [node("MatMul", ["x", "W"], ["scores"])],
+        [floats("x", "N", 4)],
+        [floats("scores", "N", 3)],
+        [numpy_helper.from_array(np.ones((4, 3), np.float32), "W")],
+    )
+    with pytest.raises(ModelError, match="no Conv, ConvTranspose or Gemm"):
+        make_trainable(model, normalize="*")
