@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -117,6 +118,30 @@ def test_prepare_takes_the_learning_rate_and_the_loss(shell: Shell) -> None:
     assert shell.session("prepared.onnx").variables["learning_rate"] == 0.25
     write_npz(shell.folder / "targets.npz", {"x": np.ones((8, 4), np.float32), "labels": np.ones((8, 3), np.float32)})
     assert "loss" in shell.run("evaluate prepared.onnx --data targets.npz")
+
+
+def test_prepare_follows_a_recipe_and_options_come_before_it(shell: Shell) -> None:
+    recipe = 'optimizer = "sgd"\nfrozen = "?1"\n[learning_rate]\nkind = "cosine"\nstart = 0.5\nsteps = 9\n'
+    (shell.folder / "recipe.toml").write_text(recipe)
+    shell.run("prepare network.onnx -o prepared.onnx --recipe recipe.toml")
+    session = shell.session("prepared.onnx")
+    assert set(session.variables) == {"W2", "b2", "step"}
+    kept = json.loads(session.model.metadata["onnxtrain.recipe"])
+    assert kept["learning_rate"] == {"kind": "cosine", "start": 0.5, "steps": 9}
+    shell.run("prepare network.onnx -o prepared.onnx --recipe recipe.toml --lr 0.25 --freeze '?2'")
+    assert set(shell.session("prepared.onnx").variables) == {"W1", "b1", "learning_rate"}
+
+
+def test_prepare_clips_accumulates_and_averages_and_export_writes_the_averages(shell: Shell) -> None:
+    shell.run("prepare network.onnx -o prepared.onnx --clip 0.5 --accumulate 2 --average 0.5 --optimizer sgd --lr 1")
+    shell.run("train prepared.onnx -o trained.onnx --data data.npz --epochs 1")
+    shell.run("export trained.onnx -o last.onnx")
+    shell.run("export trained.onnx -o averaged.onnx --averaged")
+    variables = shell.session("trained.onnx").variables
+    averaged = shell.session("averaged.onnx").model.graph.initializers
+    assert not np.array_equal(variables["W1/average"], variables["W1"])
+    np.testing.assert_array_equal(averaged["W1"], variables["W1/average"])
+    np.testing.assert_array_equal(shell.session("last.onnx").model.graph.initializers["W1"], variables["W1"])
 
 
 def test_prepare_replaces_the_head(shell: Shell) -> None:

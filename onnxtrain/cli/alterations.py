@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from onnxtrain.authoring.adapters import LoRA
 from onnxtrain.authoring.head import replace_head
 from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.quantization import fake_quantize
@@ -105,6 +104,8 @@ def initialization(options: Iterable[str]) -> Initialization:
     return {**schemes, **({} if rest == KEEP else {"*": rest})} if schemes else rest
 
 
-def adapters(patterns: Sequence[str] | None, rank: int, alpha: float, dropout: float) -> LoRA | None:
-    """The adapters that are asked for."""
-    return LoRA(tuple(patterns), rank, alpha, dropout) if patterns else None
+def adapters(patterns: Sequence[str] | None, rank: int, alpha: float, dropout: float) -> dict[str, Any] | None:
+    """The adapters that are asked for, as a recipe says it."""
+    if not patterns:
+        return None
+    return {"weights": list(patterns), "rank": rank, "alpha": alpha, "dropout": dropout}

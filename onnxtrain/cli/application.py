@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from onnxtrain.cli import conversion, demonstration, inspection, running
+from onnxtrain.cli import conversion, demonstration, inspection, preparation, running
 from onnxtrain.cli.console import messages, readable_warnings
 from onnxtrain.errors import OnnxTrainError
 
@@ -81,6 +81,7 @@ def onnxtrain(
     """
 
 
+preparation.add_commands(app)
 conversion.add_commands(app)
 inspection.add_commands(app)
 running.add_commands(app)
