@@ -55,7 +55,8 @@ def choose_output(graph: onnx.GraphProto, types: Types, output: str | None) -> s
         candidates = [name for name in names if types.element_type(name) in FLOAT_TYPES]
         if len(candidates) != 1:
             found = f"has {len(candidates)}: {candidates}" if candidates else f"has none among its outputs {names}"
-            raise ModelError(f"A loss needs one float output, but the model {found}. Name one with `output`.")
+            remedy = "Name one with `output`." if candidates else "Show a value inside it as one with `add_outputs`."
+            raise ModelError(f"A loss needs one float output, but the model {found}. {remedy}")
         return candidates[0]
     if output not in names:
         raise ModelError(f"The model has no output {output!r}. Its outputs are {names}.")

@@ -7,6 +7,7 @@ import onnx
 from onnxtrain.authoring import rewrites
 from onnxtrain.authoring.dequantization import dequantize_weights
 from onnxtrain.authoring.function_weights import lift_function_weights
+from onnxtrain.authoring.linear_models import spell_out_linear_models
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.protos import default_opset
 from onnxtrain.errors import ModelError, UnsupportedError
@@ -42,6 +43,7 @@ def make_ready(model: onnx.ModelProto, names: Names, *, dequantize: bool = False
     model.ir_version = max(model.ir_version, _TRAINING_IR_VERSION)
     rewrites.switch_to_inference(model.graph)
     rewrites.spell_out_constants(model)
+    spell_out_linear_models(model, names)
     lift_function_weights(model, names)
     rewrites.move_weights_out(model.graph, names)
     if dequantize:
