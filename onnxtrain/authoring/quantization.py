@@ -30,7 +30,8 @@ from onnxtrain.authoring.protos import (
     needed_nodes,
     replace_nodes,
 )
-from onnxtrain.authoring.rewrites import promote_constants, switch_to_inference
+from onnxtrain.authoring.readiness import drop_inputs, make_ready
+from onnxtrain.authoring.rewrites import promote_constants
 from onnxtrain.authoring.roles import Role
 from onnxtrain.authoring.selection import listed, select
 from onnxtrain.authoring.source import load
@@ -220,8 +221,9 @@ def _ready(
     refuse_training_info(proto)
     if default_opset(proto) < _OLDEST_OPSET and _quantizable(proto.graph):
         proto = _converted(proto)
-    switch_to_inference(proto.graph)
-    fold_normalizations(proto.graph, Names(proto))
+    names = Names(proto)
+    make_ready(proto, names)
+    fold_normalizations(proto.graph, names)
     layers = _quantizable(proto.graph)
     if not layers:
         raise ModelError(
@@ -230,7 +232,9 @@ def _ready(
         )
     uses = {name: Use(Role.KERNEL, node, 1, (), frozenset({label(node)})) for name, node in layers.items()}
     chosen = select((weights,) if isinstance(weights, str) else weights, uses, "weights")
-    promote_constants(proto.graph, [name for layer in layers.values() for name in layer.input[1:3]])
+    stored = [name for layer in layers.values() for name in layer.input[1:3]]
+    promote_constants(proto.graph, stored)
+    drop_inputs(proto.graph, set(stored))
     return proto, list(_quantizable(proto.graph, chosen).values())
 
 

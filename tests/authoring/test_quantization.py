@@ -17,6 +17,7 @@ from onnxtrain.authoring.quantization import quantize, values_to_calibrate
 from onnxtrain.errors import ModelError, UnsupportedError
 from onnxtrain.training.calibration import calibrate
 from tests.authoring.inference_models import (
+    as_ir_3,
     convolutional,
     floats,
     mlp,
@@ -66,6 +67,7 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "MatMul and Add": matmul_and_add,
     "groups and a residual connection": separable,
     "Constant nodes": lambda: with_constant_nodes(mlp()),
+    "IR 3": lambda: as_ir_3(mlp(opset=8)),
 }
 
 
