@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from onnxtrain.authoring.names import Names, take
 from onnxtrain.authoring.protos import FLOAT_TYPES, constant_tensor, every_node
+from onnxtrain.authoring.rewrites import nested_graphs, take_weights
 from onnxtrain.authoring.roles import may_be_updated
 
 _Key = tuple[str, str, str]  # domain, name and overload of a function
@@ -57,11 +58,12 @@ class _Lifting:
         if key not in self._lifted:
             function = self._functions[key]
             names: dict[_Origin, str] = {}
-            for tensor in _weights(function):
+            nodes = list(every_node(function.node))
+            taken = {*function.input, *(name for node in nodes for name in (*node.input, *node.output))}
+            for tensor in _weights(function, taken):
                 origin = (key, tensor.name)
                 self.tensors[origin] = tensor
                 names[origin] = tensor.name
-            taken = {name for node in every_node(function.node) for name in (*node.input, *node.output)}
             for node in every_node(function.node):
                 for origin in self.needed_by(node):
                     names.setdefault(origin, take(f"{node.op_type}/{origin[1]}", taken))
@@ -71,15 +73,17 @@ class _Lifting:
         return self._lifted[key]
 
 
-def _weights(function: onnx.FunctionProto) -> list[TensorProto]:
-    """Takes the constants that can be weights out of a function; each tensor is named as its value is."""
+def _weights(function: onnx.FunctionProto, taken: set[str]) -> list[TensorProto]:
+    """Takes the constants that can be weights out of a function and its subgraphs; each is named as its value is."""
+    found = [
+        tensor for body in nested_graphs(function.node) for tensor in take_weights(body, lambda name: take(name, taken))
+    ]
     places = {
         name
         for node in every_node(function.node)
         for index, name in enumerate(node.input)
         if may_be_updated(node, index)
     }
-    found = []
     for node in list(function.node):
         tensor = constant_tensor(node)
         if tensor is None or tensor.data_type not in FLOAT_TYPES or all(size <= 1 for size in tensor.dims):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
@@ -95,28 +95,40 @@ def _switch_normalization(node: onnx.NodeProto, read: set[str]) -> None:
 
 def move_weights_out(graph: onnx.GraphProto, names: Names) -> None:
     """Moves float tensors that can be weights out of If, Loop and Scan bodies into the main graph."""
-    bodies = list(_nested(graph))
-    defined = Counter(name for body in bodies for name in stored_tensors(body))
+    bodies = list(nested_graphs(graph.node))
+    defined = Counter(name for body in bodies for name in _defined_names(body))
     for body in bodies:
-        for tensor in _nested_weights(body):
-            fresh = names.fresh(tensor.name) if defined[tensor.name] > 1 else tensor.name
+        for tensor in take_weights(body, lambda name: names.fresh(name) if defined[name] > 1 else name):
             graph.initializer.add().CopyFrom(tensor)
-            graph.initializer[-1].name = fresh
-            _forget(body, tensor.name)
-            _rename_reads(body, {tensor.name: fresh})
 
 
-def _nested(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    for node in graph.node:
+def nested_graphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    """The subgraphs of nodes, at any depth."""
+    for node in nodes:
         for body in subgraphs(node):
             yield body
-            yield from _nested(body)
+            yield from nested_graphs(body.node)
+
+
+def _defined_names(body: onnx.GraphProto) -> set[str]:
+    written = {name for node in body.node for name in node.output}
+    return written.union(value.name for value in (*body.input, *body.initializer))
+
+
+def take_weights(body: onnx.GraphProto, rename: Callable[[str], str]) -> list[TensorProto]:
+    """Takes the tensors that can be weights out of a subgraph, which then reads them from outside by new names."""
+    taken = _nested_weights(body)
+    for tensor in taken:
+        old, tensor.name = tensor.name, rename(tensor.name)
+        _forget(body, old)
+        _rename_reads(body, {old: tensor.name})
+    return taken
 
 
 def _nested_weights(body: onnx.GraphProto) -> list[TensorProto]:
     """The tensors that a subgraph stores and that are more than one number; named as the value is."""
     places = {name for node in body.node for index, name in enumerate(node.input) if may_be_updated(node, index)}
-    captured = {name for inner in _nested(body) for node in inner.node for name in node.input}
+    captured = {name for inner in nested_graphs(body.node) for node in inner.node for name in node.input}
     exposed = {value.name for value in (*body.input, *body.output)}
     found = []
     for name, tensor in stored_tensors(body).items():

@@ -120,3 +120,29 @@ def test_a_constant_that_is_a_list_of_numbers_is_trained():
     assert trained(prepared) == ["W", "b"]
     (bias,) = (tensor for tensor in prepared.graph.initializer if tensor.name == "b")
     np.testing.assert_array_equal(numpy_helper.to_array(bias), np.asarray([1, 2, 3], np.float32))
+
+
+def test_constants_in_the_branches_of_a_function_are_trained():
+    def branch(seed: int) -> onnx.GraphProto:
+        kernel = node("Constant", [], ["kernel"], value=weights("kernel", 4, 3, seed=seed))
+        nodes = [kernel, node("MatMul", ["value", "kernel"], [f"product{seed}"])]
+        return helper.make_graph(nodes, f"branch{seed}", [], [floats(f"product{seed}", "N", 3)])
+
+    body = [node("If", ["choice"], ["result"], then_branch=branch(1), else_branch=branch(2))]
+    function = helper.make_function(
+        "local", "Either", ["choice", "value"], ["result"], body, [helper.make_opsetid("", 17)]
+    )
+    choice = helper.make_tensor_value_info("choice", onnx.TensorProto.BOOL, [])
+    model = model_of(
+        [node("Either", ["choice", "x"], ["scores"], domain="local")],
+        [choice, floats("x", "N", 4)],
+        [floats("scores", "N", 3)],
+        functions=[function],
+    )
+    prepared = make_trainable(model)
+    onnx.checker.check_model(prepared)
+    assert ot.validate(prepared) == []
+    assert len(trained(prepared)) == 2
+    for chosen in (True, False):
+        fed = {"choice": np.asarray(chosen), "x": X}
+        np.testing.assert_array_equal(infer(prepared, fed)[0], infer(model, fed)[0])

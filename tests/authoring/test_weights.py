@@ -298,6 +298,18 @@ def test_weights_inside_branches_move_to_the_main_graph():
     assert set(names) <= {tensor.name for tensor in prepared.graph.initializer}
 
 
+def test_a_weight_of_one_branch_moves_under_a_name_that_the_other_does_not_use():
+    model = with_branches()
+    other = model.graph.node[0].attribute[1].g
+    gemm = other.node[1]
+    gemm.input[1] = other.initializer[0].name = "V"
+    gemm.output[0] = "W"  # what the first branch calls its kernel
+    other.output[0].name = "W"
+    prepared = make_trainable(model)
+    onnx.checker.check_model(prepared, full_check=True)
+    assert "W_1" in trained(prepared)
+
+
 def test_weights_that_a_function_uses_are_found():
     assert set(trained(make_trainable(with_function()))) == {"W1", "W2", "scale", "bias"}
 
