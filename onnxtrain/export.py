@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from onnxtrain.authoring.adapters import merge_in_place
+from onnxtrain.authoring.folding import fold_normalizations
+from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.quantization import QUANTIZATION_KEY, store_integers
 from onnxtrain.errors import ModelError
 from onnxtrain.graph import write
@@ -56,6 +58,8 @@ def inference_model(
     if averaged:
         variables = {**variables, **_averages(model, variables)}
     proto = write.inference_only(model, variables)
+    if write.NORMALIZED_KEY in model.metadata:
+        fold_normalizations(proto.graph, Names(proto), only=json.loads(model.metadata[write.NORMALIZED_KEY]))
     if not keep_adapters:
         merge_in_place(proto)
     if QUANTIZATION_KEY in model.metadata:

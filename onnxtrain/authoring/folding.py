@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
@@ -14,9 +16,16 @@ from onnxtrain.graph import tensors
 _PARAMETERS = ("scale", "bias", "mean", "variance")
 
 
-def fold_normalizations(graph: onnx.GraphProto, names: Names) -> None:
-    """Folds every BatchNormalization that is alone in reading a Conv, ConvTranspose or Gemm with stored weights."""
-    folded = [node for node in graph.node if is_standard(node, "BatchNormalization") and _fold(node, graph, names)]
+def fold_normalizations(graph: onnx.GraphProto, names: Names, only: Container[str] | None = None) -> None:
+    """Folds every BatchNormalization that is alone in reading a Conv, ConvTranspose or Gemm with stored weights.
+
+    Args:
+      graph: the graph, which is changed.
+      names: the names of its model.
+      only: the names of the nodes to fold; None for all.
+    """
+    norms = [node for node in graph.node if is_standard(node, "BatchNormalization")]
+    folded = [node for node in norms if (only is None or node.name in only) and _fold(node, graph, names)]
     if folded:
         dropped = {name for node in folded for name in node.input[1:5]}
         replace_nodes(graph, [node for node in graph.node if not any(node is other for other in folded)])

@@ -4,6 +4,7 @@ BatchNormalization that was folded into the layer before it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ from onnxtrain.authoring.selection import listed, matches, select
 from onnxtrain.authoring.survey import Use, find_uses
 from onnxtrain.authoring.value_types import Types
 from onnxtrain.errors import ModelError
+from onnxtrain.graph.write import NORMALIZED_KEY
 
 _FOLDS_NORMALIZATION = ("Conv", "ConvTranspose", "Gemm")
 _EPSILON = 1e-5
@@ -82,7 +84,7 @@ def _droppable(graph: onnx.GraphProto, types: Types, targets: Collection[str]) -
 def insert_normalization(model: onnx.ModelProto, names: Names, types: Types, patterns: Sequence[str]) -> None:
     """Puts a BatchNormalization after every Conv, ConvTranspose and Gemm whose kernel matches a pattern.
 
-    It has mean 0, variance 1, scale 1 and bias 0, so that the model infers what it inferred.
+    It has mean 0, variance 1, scale 1 and bias 0, so that the model infers what it inferred. Export folds it again.
 
     Raises:
       ModelError: a pattern matches no kernel of such a layer.
@@ -93,13 +95,16 @@ def insert_normalization(model: onnx.ModelProto, names: Names, types: Types, pat
         raise ModelError("There is no Conv, ConvTranspose or Gemm without BatchNormalization: drop `normalize`.")
     chosen = {foldable[name].node.output[0]: name for name in select(patterns, foldable, "normalize")}
     nodes: list[onnx.NodeProto] = []
+    inserted: list[str] = []
     for node in list(model.graph.node):
         nodes.append(node)
         if node.output[0] in chosen:
             kernel = chosen[node.output[0]]
             element_type = stored_tensors(model.graph)[kernel].data_type
             nodes.append(_normalize(model.graph, names, node, _channels(foldable[kernel]), element_type))
+            inserted.append(nodes[-1].name)
     replace_nodes(model.graph, nodes)
+    model.metadata_props.add(key=NORMALIZED_KEY, value=json.dumps(inserted))
 
 
 def _is_foldable(use: Use, graph: onnx.GraphProto) -> bool:

@@ -27,6 +27,8 @@ METADATA_PREFIX = "onnxtrain."
 AVERAGES_KEY = f"{METADATA_PREFIX}averages"
 # how the training information was written, as JSON
 RECIPE_KEY = f"{METADATA_PREFIX}recipe"
+# which BatchNormalizations were put in, and are folded for inference, by the names of their nodes, as JSON
+NORMALIZED_KEY = f"{METADATA_PREFIX}normalized"
 # which initializers were Constant nodes and become such again for inference, with the names of the nodes, as JSON
 CONSTANTS_KEY = f"{METADATA_PREFIX}constants"
 

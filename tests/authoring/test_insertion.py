@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import onnxtrain as ot
 from onnxtrain.authoring import make_trainable
 from onnxtrain.errors import ModelError
-from tests.authoring.inference_models import convolutional, floats, mlp, model_of
+from tests.authoring.inference_models import convolutional, floats, mlp, model_of, with_constant_nodes
 from tests.authoring.training_graphs import (
     algorithm,
     attributes,
@@ -156,6 +156,25 @@ def test_normalization_trains_with_the_statistics_of_the_batch():
     before = session.variables["conv/running_mean"]
     session.step({"x": x, "labels": np.zeros(8, np.int64)})
     assert np.abs(session.variables["conv/running_mean"] - before).min() > 0
+
+
+@pytest.mark.parametrize("keep_constants", [False, True])
+def test_normalization_that_was_put_back_is_folded_at_export(tmp_path, keep_constants):
+    model = with_constant_nodes(folded()) if keep_constants else folded()
+    prepared = make_trainable(model, normalize=["K", "V"], keep_constants=keep_constants, learning_rate=0.05)
+    session = ot.TrainingSession(prepared)
+    x = np.random.default_rng(1).normal(2, 3, size=(8, 2, 6, 6)).astype(np.float32)
+    for _ in range(3):
+        session.step({"x": x, "labels": np.arange(8) % 3})
+    session.save(tmp_path / "saved.onnx")
+    session = ot.TrainingSession(tmp_path / "saved.onnx")
+    session.export(tmp_path / "exported.onnx")
+    exported = onnx.load(tmp_path / "exported.onnx")
+    kinds = [one.op_type for one in exported.graph.node]
+    assert sorted(kinds) == sorted(one.op_type for one in model.graph.node)
+    assert [value.name for value in exported.graph.output] == ["scores"]
+    expected = np.asarray(session.infer({"x": x})["scores"])
+    np.testing.assert_allclose(infer(exported, {"x": x})[0], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("pattern", ["v", "node:norm1", "conv*"])
