@@ -104,7 +104,7 @@ def make_trainable(
         those of nodes. Where the model has a Dropout, this is its ratio. What the model infers stays the same.
       normalize: patterns, as in `trainable`; every Conv, ConvTranspose and Gemm whose kernel matches gets back the
         BatchNormalization that its exporter folded into it. It starts as the identity when the model infers; training
-        takes the statistics of the batch from the first step on.
+        takes the statistics of the batch from the first step on, and export folds it again.
       adapters: trains a low-rank adapter (`LoRA`) beside each chosen weight, instead of the weight. Of a model with
         adapters, these alone are trained, and what `trainable` names. `session.export` adds them to the weights, and
         `save_adapters` writes them to a file of their own.
