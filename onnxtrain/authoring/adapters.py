@@ -11,14 +11,14 @@ and puts the layer back in the place of the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxtrain.authoring.initializers import draw
+from onnxtrain.authoring.initializers import Initialization, draw
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.operands import Operand, Operands
 from onnxtrain.authoring.protos import (
@@ -30,7 +30,7 @@ from onnxtrain.authoring.protos import (
     keep_only,
 )
 from onnxtrain.authoring.roles import Role
-from onnxtrain.authoring.schemes import VarianceScaling
+from onnxtrain.authoring.schemes import KEEP, Scheme, VarianceScaling
 from onnxtrain.authoring.selection import select
 from onnxtrain.authoring.survey import Use
 from onnxtrain.authoring.weights import Weight, influential_values
@@ -224,6 +224,17 @@ def adapter_names(graph: onnx.GraphProto, output: str) -> tuple[str, ...]:
     reached = influential_values(graph, output)
     calls = [node for node in graph.node if node.domain == ADAPTER_DOMAIN and node.output[0] in reached]
     return tuple(name for node in calls for name in node.input[-2:])
+
+
+def fresh_adapters(graph: onnx.GraphProto, trained: Container[str], initialize: Initialization) -> Initialization:
+    """Where all weights are drawn anew: draws adapters such that they change nothing."""
+    if isinstance(initialize, Mapping) or initialize == KEEP:
+        return initialize
+    schemes: dict[str, str | Scheme] = {}
+    for node in graph.node:
+        if node.domain == ADAPTER_DOMAIN:
+            schemes |= {node.input[-2]: _SCHEME, node.input[-1]: "zeros"}
+    return {**{name: scheme for name, scheme in schemes.items() if name in trained}, "*": initialize}
 
 
 def merge_in_place(model: onnx.ModelProto) -> None:

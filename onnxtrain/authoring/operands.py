@@ -33,6 +33,10 @@ class Operands:
     def __init__(self, graph: onnx.GraphProto):
         self.stored: Mapping[str, TensorProto] = stored_tensors(graph)
         self._producers = {name: node for node in graph.node for name in node.output}
+        self._constants = set(self.stored)
+        for node in graph.node:
+            if node.input and reads(node) <= self._constants:
+                self._constants.update(node.output)
         self._read_counts = Counter(name for node in graph.node for name in (*node.input, *_captured(node)))
         self._read_counts.update(value.name for value in graph.output)
 
@@ -52,10 +56,7 @@ class Operands:
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is stored, or computed from nothing but stored tensors."""
-        if name in self.stored:
-            return True
-        node = self._producers.get(name)
-        return node is not None and bool(node.input) and all(self.is_constant(read) for read in reads(node))
+        return name in self._constants
 
     def has_other_readers(self, operand: Operand) -> bool:
         """Whether the stored tensor, in any form on the way, is read by more than the next node on the way."""

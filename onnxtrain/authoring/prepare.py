@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import onnx
 
 from onnxtrain.authoring import batch, rewrites, tying
-from onnxtrain.authoring.adapters import LoRA, adapter_names, insert_adapters
+from onnxtrain.authoring.adapters import LoRA, adapter_names, fresh_adapters, insert_adapters
 from onnxtrain.authoring.clipping import Clip, ClipByGlobalNorm
 from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.initializers import Initialization
@@ -148,6 +148,8 @@ def make_trainable(
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     drop_inputs(proto.graph, {weight.name for weight in weights})
     source = source if class_axis is None else replace(source, class_axis=class_axis)
+    trained = {weight.name for weight in weights}
+    recipe = replace(recipe, initialize=fresh_adapters(proto.graph, trained, initialize))
     add_training_info(proto, names, types, source, weights, recipe)
     if keep_constants:
         rewrites.remember_constants(proto, constants)
