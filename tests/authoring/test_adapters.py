@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import onnx
+import optax
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -124,6 +128,35 @@ def test_the_merged_weight_is_the_weight_and_the_scaled_product():
     np.testing.assert_allclose(numpy_helper.to_array(merged), before + 1.5 * first @ second, rtol=1e-6)
 
 
+def test_a_hundred_steps_follow_optax():
+    model = mlp()
+    prepared = make_trainable(
+        model, loss="mean_squared_error", optimizer="adam", learning_rate=0.01, adapters=LoRA(rank=2, alpha=3.0)
+    )
+    session = ot.TrainingSession(prepared)
+    fixed = {tensor.name: jnp.asarray(numpy_helper.to_array(tensor)) for tensor in model.graph.initializer}
+    adapters: dict[str, Any] = {name: jnp.asarray(session.variables[name]) for name in trained(prepared)}
+
+    def loss(adapters: dict[str, Any], x: Any, y: Any) -> Any:
+        first = fixed["W1"] + 1.5 * adapters["W1/lora_A"] @ adapters["W1/lora_B"]
+        second = fixed["W2"].T + 1.5 * adapters["W2/lora_A"] @ adapters["W2/lora_B"]
+        scores = jax.nn.relu(x @ first + fixed["b1"]) @ second + fixed["b2"]
+        return jnp.mean(jnp.square(scores - y))
+
+    optimizer = optax.adam(0.01)
+    state = optimizer.init(adapters)
+    gradient = jax.jit(jax.grad(loss))
+    generator = np.random.default_rng(0)
+    for _ in range(100):
+        x, y = (generator.normal(size=(8, size)).astype(np.float32) for size in (4, 3))
+        session.step({"x": x, "labels": y})
+        with jax.numpy_dtype_promotion("standard"):
+            updates, state = optimizer.update(gradient(adapters, x, y), state)
+        adapters = cast(dict[str, Any], optax.apply_updates(adapters, updates))
+    for name, expected in adapters.items():
+        np.testing.assert_allclose(session.variables[name], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_only_the_adapters_are_trained():
     prepared = make_trainable(convolutional(), adapters=LoRA(rank=2))
     expected = [f"{name}/lora_{suffix}" for name in ("kernel1", "kernel2", "W") for suffix in "AB"]
@@ -194,6 +227,16 @@ def test_dropout_acts_on_the_adapter_alone_and_only_in_training():
     session.variables["W1/lora_B"] = np.zeros_like(session.variables["W1/lora_B"])
     (silent,) = session.infer(inputs).values()
     np.testing.assert_allclose(silent, infer(model, inputs)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_reset_that_draws_all_weights_makes_the_adapters_new():
+    prepared = make_trainable(mlp(), adapters=LoRA(rank=2), trainable="b2", initialize="he_normal")
+    session = ot.TrainingSession(prepared)
+    session.variables["W1/lora_B"] = np.ones((2, 5), np.float32)
+    session.initialize()
+    assert not session.variables["W1/lora_B"].any()
+    assert 0 < np.abs(session.variables["W1/lora_A"]).max() <= 0.5  # one over the square root of 4 inputs
+    assert not session.variables["b2"].any()
 
 
 def test_layers_of_one_kind_share_a_function():
