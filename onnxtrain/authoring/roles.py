@@ -50,6 +50,7 @@ WEIGHT_INPUTS: Mapping[tuple[str, str], Mapping[int, Role]] = {
     ("com.microsoft", "FusedGemm"): {0: K, 1: K, 2: B},
     ("com.microsoft", "FusedConv"): {1: K, 2: B},
     ("com.microsoft", "Attention"): {1: K, 2: B},
+    ("com.microsoft", "DynamicQuantizeLSTM"): {3: B, 7: B},
     ("com.microsoft", "BiasGelu"): {1: B},
     ("com.microsoft", "FastGelu"): {1: B},
     ("com.microsoft", "SkipLayerNormalization"): {2: S, 3: B, 4: B},
@@ -73,12 +74,12 @@ CARRIES_FIRST_INPUT = _operators(
 # So is one that meets nothing but other stored tensors here.
 CARRIES_CONSTANTS = _operators("Concat Gather Add Sub Mul Div Pad")
 
-# Nothing can be learned through these.
+# Nothing can be learned through these. Gradients pass straight through quantized values, so that none of those is here.
 NOT_DIFFERENTIABLE = _operators(
     "Shape Size NonZero ArgMax ArgMin Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf "
     "BitwiseAnd BitwiseOr BitwiseXor BitwiseNot BitShift OneHot ConstantOfShape EyeLike Range NonMaxSuppression "
     "RandomNormalLike RandomUniformLike Bernoulli Multinomial TfIdfVectorizer StringNormalizer StringConcat "
-    "MatMulInteger ConvInteger QLinearMatMul QLinearConv DynamicQuantizeLinear Unique BitCast"
+    "Unique BitCast"
 )
 
 

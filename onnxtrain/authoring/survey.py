@@ -7,7 +7,8 @@ an input that holds a weight (`roles.py`). Constants in plain arithmetic are wei
   layer is preprocessing;
 - where they have more than one element, so that 0.5 or the square root of 2 stay what they are; or where they are the
   bias of a layer with a single output;
-- where they are no mask: a table of two values, one of them 0, is one.
+- where they are no mask: a table of two values, one of them 0, is one;
+- where they are no scale of quantized values.
 """
 
 from __future__ import annotations
@@ -140,9 +141,11 @@ class _Survey:
         others = [name for place, name in enumerate(node.input) if place != index]
         if not any(name in scope.learned for name in others):
             return False
+        producers = [scope.producers.get(name) for name in others]
+        if any(producer is not None and is_standard(producer, "DynamicQuantizeLinear") for producer in producers):
+            return False  # the scale of integers, whose product with that of the data makes floats of them
         if np.prod(tensor.dims, dtype=np.int64) > 1:
             return not _is_mask(tensor)
-        producers = (scope.producers.get(name) for name in others)
         return node.op_type == "Add" and any(producer and self._has_single_output(producer) for producer in producers)
 
     def _has_single_output(self, node: onnx.NodeProto) -> bool:

@@ -236,6 +236,25 @@ CASES = [
         {"table"},
     ),
     Case(
+        "what stands before integers is trained, and what makes floats of them is not",
+        [
+            node("MatMul", ["x", "V"], ["hidden"]),
+            node("DynamicQuantizeLinear", ["hidden"], ["q", "step", "zero"]),
+            node("MatMulInteger", ["q", "W", "zero"], ["product"]),
+            node("Cast", ["product"], ["floats"], to=TensorProto.FLOAT),
+            node("Mul", ["step", "W_step"], ["steps"]),
+            node("Mul", ["floats", "steps"], ["scaled"]),
+            node("Add", ["scaled", "b"], ["scores"]),
+        ],
+        [
+            weights("V", 4, 5),
+            numpy_helper.from_array(np.arange(15, dtype=np.int8).reshape(5, 3), "W"),
+            weights("W_step", 3),
+            weights("b", 3),
+        ],
+        {"V", "b"},
+    ),
+    Case(
         "the weights that a Loop carries unchanged are found",
         [
             node(
