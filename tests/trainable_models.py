@@ -21,8 +21,7 @@ import onnx
 from onnxruntime import InferenceSession
 
 import onnxtrain as ot
-from onnxtrain.authoring.prediction import find_source
-from onnxtrain.authoring.protos import FLOAT_TYPES
+from onnxtrain.authoring.protos import FLOAT_TYPES, attribute_value
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.value_types import infer_types
 from onnxtrain.errors import ModelWarning, OnnxTrainError
@@ -110,12 +109,23 @@ def choose_task(name: str) -> Task:
         return Task("mean_squared_error", None, model, inputs, np.zeros(0))
     output = TABLE["trained_output"].get(name, floats[0])
     values = np.asarray(expected[output])
-    source = find_source(graph, output, before_softmax=True)
-    if source.value == output and name not in TABLE["classifiers"]:
+    softmax = find_softmax(graph, output)
+    if softmax is None and name not in TABLE["classifiers"]:
         return Task("mean_squared_error", output, model, inputs, values + values.dtype.type(values.std() or 1))
-    axis = source.class_axis if source.class_axis is not None else 1 if values.ndim >= 4 else -1
+    axis = 1 if values.ndim >= 4 else -1
+    if softmax is not None and output in softmax.output:
+        axis = attribute_value(softmax, "axis", axis)
     classes = (values.argmax(axis) + 1) % values.shape[axis]
     return Task("softmax_cross_entropy", output, model, inputs, classes.astype(np.int64))
+
+
+def find_softmax(graph: onnx.GraphProto, output: str) -> onnx.NodeProto | None:
+    """The Softmax or LogSoftmax that an output comes from, with nothing but other shapes in between."""
+    producers = {name: node for node in graph.node for name in node.output}
+    node = producers.get(output)
+    while node is not None and node.op_type in ("Identity", "Reshape", "Squeeze", "Flatten", "Transpose"):
+        node = producers.get(node.input[0])
+    return node if node is not None and node.op_type in ("Softmax", "LogSoftmax") else None
 
 
 def describe_producer(model: onnx.ModelProto) -> str:
