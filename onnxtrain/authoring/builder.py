@@ -25,20 +25,22 @@ class GraphBuilder:
       initializers: the initializers so far.
       inputs: what is fed to the graph, beside what its owner knows of.
       outputs: values of interest that the graph gives, likewise.
+      functions: the local functions that nodes may call: those of the model, then those added.
     """
 
-    def __init__(self, names: Names, opset: int):
+    def __init__(self, names: Names, opset: int, functions: Sequence[onnx.FunctionProto] = ()):
         self.names = names
         self.opset = opset
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[TensorProto] = []
         self.inputs: list[onnx.ValueInfoProto] = []
         self.outputs: list[onnx.ValueInfoProto] = []
+        self.functions = list(functions)
 
     def nested(self) -> GraphBuilder:
         """A builder for a subgraph: nodes of its own, the same names and initializers."""
         inner = GraphBuilder(self.names, self.opset)
-        inner.initializers = self.initializers
+        inner.initializers, inner.functions = self.initializers, self.functions
         return inner
 
     def add(self, op_type: str, inputs: Sequence[str], output: str, *, name: str = "", **attributes: Any) -> str:
@@ -62,6 +64,20 @@ class GraphBuilder:
         node = helper.make_node(op_type, list(inputs), list(fresh), label, doc or None, domain, **attributes)
         self.nodes.append(node)
         return fresh
+
+    def call(
+        self,
+        function: onnx.FunctionProto,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        *,
+        name: str = "",
+        **attributes: Any,
+    ) -> tuple[str, ...]:
+        """Adds a node that calls a local function, which comes into the model with its first call."""
+        if all((known.domain, known.name) != (function.domain, function.name) for known in self.functions):
+            self.functions.append(function)
+        return self.add_node(function.name, inputs, outputs, name=name, domain=function.domain, **attributes)
 
     def initializer(self, name: str, value: Any, element_type: int) -> str:
         """Adds an initializer with this value, cast to an element type of ONNX, and returns its fresh name."""
@@ -87,12 +103,22 @@ class GraphBuilder:
         return self.add("Cast", (value,), output, to=element_type)
 
     def mean(self, value: str, output: str, axes: Sequence[int] | None = None, *, keepdims: int = 0) -> str:
-        """Adds a ReduceMean over some axes, or over all of them; its axes are an input since opset 18."""
+        """Adds a ReduceMean over some axes, or over all of them."""
+        return self.reduce("ReduceMean", value, output, axes, keepdims=keepdims)
+
+    def sum(self, value: str, output: str, axes: Sequence[int] | None = None, *, keepdims: int = 0) -> str:
+        """Adds a ReduceSum over some axes, or over all of them."""
+        return self.reduce("ReduceSum", value, output, axes, keepdims=keepdims)
+
+    def reduce(
+        self, op_type: str, value: str, output: str, axes: Sequence[int] | None = None, *, keepdims: int = 0
+    ) -> str:
+        """Adds a reduction over some axes, or over all of them; its axes are an input since opset 18, or 13."""
         if axes is None:
-            return self.add("ReduceMean", (value,), output, keepdims=keepdims)
-        if self.opset < 18:
-            return self.add("ReduceMean", (value,), output, axes=list(axes), keepdims=keepdims)
-        return self.add("ReduceMean", (value, self.integers(f"{output}/axes", axes)), output, keepdims=keepdims)
+            return self.add(op_type, (value,), output, keepdims=keepdims)
+        if self.opset < (13 if op_type == "ReduceSum" else 18):
+            return self.add(op_type, (value,), output, axes=list(axes), keepdims=keepdims)
+        return self.add(op_type, (value, self.integers(f"{output}/axes", axes)), output, keepdims=keepdims)
 
     def select(self, condition: str, value: str, otherwise: str, output: str) -> str:
         """Adds nodes that give one value or the other, whole, as a bool scalar says.

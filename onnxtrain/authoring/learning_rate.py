@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnx import TensorProto
 
 from onnxtrain.authoring.builder import GraphBuilder
-from onnxtrain.authoring.expressions import Scalar
+from onnxtrain.authoring.expressions import Expression
 from onnxtrain.authoring.schedules import Schedule
 from onnxtrain.authoring.state import State
 from onnxtrain.authoring.weights import Weight
@@ -72,7 +72,7 @@ class LearningRates:
             return self._settings.setting(NAME, rate, self._type)
         before = builder.cast(self._state.steps_taken, self._type, f"{NAME}/step")
         self._state.count_steps()
-        written = rate.write(Scalar(builder, before, self._type, NAME))
+        written = rate.write(Expression(builder, before, self._type, NAME))
         named = builder.add("Identity", (written.value,), NAME)
         builder.declare_output(named, self._type, ())
         return named

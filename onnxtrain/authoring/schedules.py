@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from onnxtrain.authoring.expressions import Scalar
+from onnxtrain.authoring.expressions import Expression
 
 
 class Schedule(Protocol):
@@ -22,7 +22,7 @@ class Schedule(Protocol):
         """The rate of the first update."""
         ...
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates, which is 0 in the first."""
         ...
 
@@ -41,7 +41,7 @@ class Constant:
     def first(self) -> float:
         return self.value
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         return step * 0.0 + self.value
 
@@ -66,7 +66,7 @@ class Polynomial:
     def first(self) -> float:
         return self.start
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         left = 1.0 - step.at_most(self.steps) / self.steps
         return (self.start - self.end) * (left if self.power == 1.0 else left**self.power) + self.end
@@ -95,7 +95,7 @@ class Cosine:
     def first(self) -> float:
         return self.start
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         return _along_cosine(step.at_most(self.steps) / self.steps, self.start, self.end)
 
@@ -122,7 +122,7 @@ class Exponential:
     def first(self) -> float:
         return self.start
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         periods = step / self.steps
         rate = self.start * self.factor ** (periods.floor() if self.staircase else periods)
@@ -147,7 +147,7 @@ class Stairs:
     def first(self) -> float:
         return self.start
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         one = step * 0.0 + 1.0
         rate = one * self.start
@@ -178,7 +178,7 @@ class OneCycle:
     def first(self) -> float:
         return self.peak / self.start_divisor
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         top = int(self.rise * self.steps)
         rising = _along_cosine(step / max(top, 1), self.first, self.peak)
@@ -204,13 +204,13 @@ class WarmUp:
     def first(self) -> float:
         return self.start
 
-    def write(self, step: Scalar) -> Scalar:
+    def write(self, step: Expression) -> Expression:
         """Adds the nodes of the rate after `step` updates."""
         then = Constant(self.then) if isinstance(self.then, int | float) else self.then
         rising = linear(self.start, then.first, self.steps).write(step)
         return step.before(self.steps, rising, then.write((step - self.steps).at_least(0.0)))
 
 
-def _along_cosine(done: Scalar, start: float, end: float) -> Scalar:
+def _along_cosine(done: Expression, start: float, end: float) -> Expression:
     """From `start`, where `done` is 0, to `end`, where it is 1."""
     return (start - end) * 0.5 * (1.0 + (done * math.pi).cosine()) + end

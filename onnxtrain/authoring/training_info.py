@@ -31,6 +31,9 @@ from onnxtrain.authoring.weights import Weight, listed
 from onnxtrain.graph.write import AVERAGES_KEY
 
 
+FUNCTIONS_IR_VERSION = 8  # the first in which a model may have local functions
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a model is to be trained.
@@ -54,7 +57,7 @@ def add_training_info(
     model: onnx.ModelProto, names: Names, types: Types, source: Source, weights: Sequence[Weight], recipe: Recipe
 ) -> None:
     """Adds one `TrainingInfoProto` to an inference model whose weights are initializers."""
-    builder = GraphBuilder(names, default_opset(model))
+    builder = GraphBuilder(names, default_opset(model), model.functions)
     trained = {weight.name for weight in weights}
     targets = _read_by_loss(source)
     dropouts = choose_dropouts(model.graph, types, targets, recipe.dropout)
@@ -73,8 +76,20 @@ def add_training_info(
     _add_initialization(info, GraphBuilder(names, builder.opset), weights, updates, forward, recipe)
     if writer.averages:
         model.metadata_props.add(key=AVERAGES_KEY, value=json.dumps(writer.averages))
-    if all(entry.domain != TRAINING_DOMAIN for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(TRAINING_DOMAIN, 1))
+    _add_functions(model, builder.functions[len(model.functions) :])
+    _import(model, TRAINING_DOMAIN)
+
+
+def _add_functions(model: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> None:
+    for function in functions:
+        model.ir_version = max(model.ir_version, FUNCTIONS_IR_VERSION)
+        model.functions.append(function)
+        _import(model, function.domain)
+
+
+def _import(model: onnx.ModelProto, domain: str) -> None:
+    if all(entry.domain != domain for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(domain, 1))
 
 
 def _read_by_loss(source: Source) -> set[str]:

@@ -336,7 +336,7 @@ def test_whoever_opens_the_file_finds_it_explained():
     ("change", "error", "words"),
     [
         ({"loss": "hinge"}, UnsupportedError, "'softmax_cross_entropy', 'mean_squared_error'"),
-        ({"optimizer": "lion"}, UnsupportedError, "'sgd', 'momentum', 'nesterov', 'adam'"),
+        ({"optimizer": "adan"}, UnsupportedError, "'sgd', 'momentum', 'nesterov', 'adagrad', 'rmsprop', 'adam'"),
         ({"initialize": "xavier"}, UnsupportedError, "'keep', 'glorot_uniform'"),
         ({"output": "score"}, ModelError, "Its outputs are \\['scores'\\]"),
         ({"trainable": ["w1"]}, ModelError, "Did you mean .*'W1'"),

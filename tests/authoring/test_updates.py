@@ -27,7 +27,7 @@ from onnxtrain.authoring import (
     schedules,
 )
 from onnxtrain.authoring.builder import GraphBuilder
-from onnxtrain.authoring.expressions import Scalar
+from onnxtrain.authoring.expressions import Expression
 from onnxtrain.authoring.names import Names
 from onnxtrain.errors import ModelError, UnsupportedError
 from tests.authoring.inference_models import floats, mlp, model_of
@@ -90,7 +90,7 @@ def graph_of(schedule: schedules.Schedule, opset: int) -> onnx.ModelProto:
     """A model that computes the rates for a vector of steps."""
     empty = model_of([], [floats("step", STEPS)], [])
     builder = GraphBuilder(Names(empty), opset)
-    rate = schedule.write(Scalar(builder, "step", TensorProto.FLOAT, "rate")).value
+    rate = schedule.write(Expression(builder, "step", TensorProto.FLOAT, "rate")).value
     return model_of(builder.nodes, [floats("step", STEPS)], [floats(rate, STEPS)], builder.initializers, opset=opset)
 
 

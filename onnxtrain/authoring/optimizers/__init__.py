@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from onnxtrain.authoring.optimizers.adam import Adam
+from onnxtrain.authoring.optimizers.adam import Adam, AdamW, Lamb, NAdam, RAdam
+from onnxtrain.authoring.optimizers.adaptive import Adafactor, Adagrad, Lion, RmsProp
 from onnxtrain.authoring.optimizers.gradient_descent import Momentum, Sgd
 from onnxtrain.authoring.optimizers.rule import Optimizer, Parameter
 from onnxtrain.authoring.optimizers.transformation import OptaxTransformation, is_transformation
@@ -16,11 +17,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OPTIMIZERS",
+    "Adafactor",
+    "Adagrad",
     "Adam",
+    "AdamW",
+    "Lamb",
+    "Lion",
     "Momentum",
+    "NAdam",
     "OptaxTransformation",
     "Optimizer",
     "Parameter",
+    "RAdam",
+    "RmsProp",
     "Sgd",
     "choose_rate",
     "find_optimizer",
@@ -33,7 +42,15 @@ OPTIMIZERS: Mapping[str, Optimizer] = {
     "sgd": Sgd(),
     "momentum": Momentum(),
     "nesterov": Momentum(nesterov=True),
+    "adagrad": Adagrad(),
+    "rmsprop": RmsProp(),
     "adam": Adam(),
+    "adamw": AdamW(),
+    "nadam": NAdam(),
+    "radam": RAdam(),
+    "lamb": Lamb(),
+    "lion": Lion(),
+    "adafactor": Adafactor(),
 }
 
 

@@ -21,10 +21,14 @@ def write_operator(
     state: State,
     slots: Sequence[str],
     attributes: Mapping[str, Any],
+    initial: float = 0.0,
 ) -> str:
-    """Adds the node of one weight; `slots` name the tensors of state of its shape that the operator keeps."""
+    """Adds the node of one weight; `slots` name the tensors of state of its shape that the operator keeps.
+
+    They start with `initial`.
+    """
     name = parameter.name
-    kept = [state.variable(f"{name}/{slot}", parameter.dims, parameter.element_type) for slot in slots]
+    kept = [state.variable(f"{name}/{slot}", parameter.dims, parameter.element_type, initial) for slot in slots]
     inputs = (parameter.learning_rate, state.count, parameter.value, parameter.gradient, *kept)
     outputs = (f"{name}/updated", *(f"{slot}/updated" for slot in kept))
     updated, *slot_values = builder.add_node(

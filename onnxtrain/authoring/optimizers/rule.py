@@ -36,6 +36,10 @@ class Parameter:
     learning_rate: str
     weight_decay: float | None = None
 
+    def decay(self, usual: float) -> float:
+        """The weight decay: that of its group, or what is usual in its optimizer."""
+        return usual if self.weight_decay is None else self.weight_decay
+
 
 class Optimizer(Protocol):
     """How weights follow their gradients."""

@@ -33,9 +33,9 @@ def is_transformation(optimizer: object) -> bool:
 class OptaxTransformation:
     """Any `optax.GradientTransformation`: chains, schedules, masks and all.
 
-    It sees the weights as a dict from their names to arrays: masks and labels go by these names. The leaves of its state
-    become state variables, named after their path, such as `optax/0/mu/W1`. A transformation that takes more arguments
-    is given the loss as `value`.
+    It sees the weights as a dict from their names to arrays: masks and labels go by these names. The leaves of its
+    state become state variables, named after their path, such as `optax/0/mu/W1`. A transformation that takes more
+    arguments is given the loss as `value`.
 
     Attributes:
       transformation: as optax makes it.
@@ -70,8 +70,8 @@ class OptaxTransformation:
 def _check(variable: Value, value: Value) -> None:
     if (variable.element_type, variable.dims) != (value.element_type, value.dims):
         raise UnsupportedError(
-            f"The state {variable.name!r} of the optax transformation is {variable.dtype}{list(variable.dims)} at first "
-            f"and {value.dtype}{list(value.dims)} after an update. Its init must return what its update returns."
+            f"The state {variable.name!r} of the optax transformation is {variable.dtype}{list(variable.dims)} at "
+            f"first and {value.dtype}{list(value.dims)} after an update. Its init must return what its update returns."
         )
 
 
@@ -95,7 +95,8 @@ class _Memory:
             for path, _ in jax.tree_util.tree_flatten_with_path(found)[0]
         ]
         # a count may start as a Python number, and a float32 become a float64 with the first update
-        dtypes = [None if is_key else leaf.dtype for leaf, is_key in zip(jax.tree.leaves(after), self._are_keys)]
+        kinds = zip(jax.tree.leaves(after), self._are_keys, strict=True)
+        dtypes = [None if is_key else leaf.dtype for leaf, is_key in kinds]
         self._values = [np.asarray(leaf, dtype) for leaf, dtype in zip(self.leaves(found), dtypes, strict=True)]
 
     def leaves(self, memory: Any) -> list[Any]:
