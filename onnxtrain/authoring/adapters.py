@@ -11,7 +11,7 @@ and puts the layer back in the place of the call.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,17 +168,18 @@ def find_layers(graph: onnx.GraphProto) -> dict[str, Layer]:
     return found
 
 
-def insert_adapters(model: onnx.ModelProto, names: Names, lora: LoRA, output: str, seed: int) -> None:
-    """Gives every chosen weight of the main graph that influences `output` an adapter that changes nothing yet.
+def insert_adapters(model: onnx.ModelProto, names: Names, lora: LoRA, outputs: Collection[str], seed: int) -> None:
+    """Gives every chosen weight of the main graph that influences `outputs` an adapter that changes nothing yet.
 
     Raises:
       ModelError: a pattern matches no weight that can have one.
     """
-    reached = influential_values(model.graph, output)
+    reached = influential_values(model.graph, outputs)
     layers = {name: layer for name, layer in find_layers(model.graph).items() if layer.node.output[0] in reached}
     if not layers:
         raise ModelError(
-            f"No weight that influences {output!r} can have an adapter: that takes a MatMul, Gemm or Conv without "
+            f"No weight that influences {', '.join(map(repr, sorted(outputs)))} can have an adapter: that "
+            "takes a MatMul, Gemm or Conv without "
             "groups in the main graph, whose weight is a float tensor that no other layer reads."
         )
     uses = {name: Use(Role.KERNEL, layer.node, 1, layer.dims, _places(layer)) for name, layer in layers.items()}
@@ -219,9 +220,9 @@ def find_adapters(model: onnx.ModelProto) -> Iterator[Adapter]:
             yield Adapter(node, layer, _strength_of(body))
 
 
-def adapter_names(graph: onnx.GraphProto, output: str) -> tuple[str, ...]:
-    """The names of the tensors of all adapters that influence `output`."""
-    reached = influential_values(graph, output)
+def adapter_names(graph: onnx.GraphProto, outputs: Collection[str]) -> tuple[str, ...]:
+    """The names of the tensors of all adapters that influence `outputs`."""
+    reached = influential_values(graph, outputs)
     calls = [node for node in graph.node if node.domain == ADAPTER_DOMAIN and node.output[0] in reached]
     return tuple(name for node in calls for name in node.input[-2:])
 

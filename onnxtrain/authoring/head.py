@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxtrain.authoring.initializers import draw
+from onnxtrain.authoring.losses import SOFTMAX
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.operands import Operand, Operands
 from onnxtrain.authoring.prediction import choose_output, find_source
@@ -111,7 +112,7 @@ class _Head:
     def _walk_back(self) -> list[onnx.NodeProto]:
         """The nodes from the output back to the last layer, in this order."""
         producers = {name: node for node in self._graph.node for name in node.output}
-        source = find_source(self._graph, self._output, before_softmax=True)
+        source = find_source(self._graph, self._output, before=SOFTMAX)
         path, value = list(reversed(source.tail)), source.value
         while True:
             node = producers.get(value)

@@ -58,9 +58,9 @@ def weights_of(
     types = infer_types(proto)
     target = choose_output(proto.graph, types, output)
     chosen = choose_weights(
-        proto, types, target, None if trainable is None else patterns_of(trainable), patterns_of(frozen or ())
+        proto, types, [target], None if trainable is None else patterns_of(trainable), patterns_of(frozen or ())
     )
-    every = choose_weights(proto, types, target)
+    every = choose_weights(proto, types, [target])
     numbered = enumerate(layers(uses_of({weight.name: weight for weight in every})), start=1)
     trained = {weight.name for weight in chosen}
     return Overview(

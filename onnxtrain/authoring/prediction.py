@@ -1,8 +1,8 @@
-"""The value that the loss looks at: an output of the model, or the logits before its last Softmax."""
+"""The value that the loss looks at: an output of the model, or the logits before its last Softmax or Sigmoid."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -65,8 +65,8 @@ def choose_output(graph: onnx.GraphProto, types: Types, output: str | None) -> s
     return output
 
 
-def find_source(graph: onnx.GraphProto, output: str, *, before_softmax: bool) -> Source:
-    """Where the loss starts: at the output, or before the Softmax or LogSoftmax that the model ends in.
+def find_source(graph: onnx.GraphProto, output: str, *, before: Collection[str]) -> Source:
+    """Where the loss starts: at the output, or before the last operator of the model where it is one of `before`.
 
     Cross entropy takes the logarithm of a softmax by itself, stably; doing it twice would train another function. Some
     exporters write Softmax in parts, as a quotient of exponentials.
@@ -77,7 +77,11 @@ def find_source(graph: onnx.GraphProto, output: str, *, before_softmax: bool) ->
     while node is not None and is_standard(node, *_RESHAPES):
         tail.append(node)
         node = producers.get(node.input[0])
-    logits = _logits_of(node, producers, stored_tensors(graph)) if before_softmax and node is not None else None
+    if node is not None and "Sigmoid" in before and is_standard(node, "Sigmoid"):
+        return Source(output, node.input[0], tuple(reversed(tail)))
+    logits = None
+    if node is not None and "Softmax" in before:
+        logits = _logits_of(node, producers, stored_tensors(graph))
     if logits is None:
         return Source(output, output)
     value, axis = logits

@@ -17,10 +17,10 @@ from onnxtrain.authoring.initializers import Initialization
 from onnxtrain.authoring.insertion import insert_normalization
 from onnxtrain.authoring.learning_rate import FedRate
 from onnxtrain.authoring.loss_scaling import LossScale
-from onnxtrain.authoring.losses import find_loss
+from onnxtrain.authoring.losses import Loss, LossLike, Term, as_terms, find_loss
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.optimizers import Optimizer, choose_rate, find_optimizer
-from onnxtrain.authoring.prediction import choose_output, find_source
+from onnxtrain.authoring.prediction import Source, choose_output, find_source
 from onnxtrain.authoring.readiness import check_can_be_prepared, drop_inputs, make_ready
 from onnxtrain.authoring.schedules import Schedule
 from onnxtrain.authoring.schemes import KEEP
@@ -28,7 +28,7 @@ from onnxtrain.authoring.selection import patterns_of
 from onnxtrain.authoring.source import load
 from onnxtrain.authoring.training_info import Recipe, add_training_info
 from onnxtrain.authoring.updates import UpdatePlan
-from onnxtrain.authoring.value_types import infer_types
+from onnxtrain.authoring.value_types import Types, infer_types
 from onnxtrain.authoring.weights import choose_weights
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def make_trainable(
     model: str | os.PathLike[str] | onnx.ModelProto,
     *,
-    loss: str = "softmax_cross_entropy",
+    loss: LossLike = "softmax_cross_entropy",
     optimizer: str | Optimizer | GradientTransformation = "adam",
     learning_rate: float | Schedule | FedRate | None = None,
     clip: float | Clip | None = None,
@@ -70,9 +70,11 @@ def make_trainable(
 
     Args:
       model: a file or a `ModelProto`, which is not changed.
-      loss: `"softmax_cross_entropy"` takes int64 class numbers as labels, of the shape of the output without its
-        class axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits.
-        `"mean_squared_error"` takes labels of the type and shape of the output.
+      loss: a name of `onnxtrain.authoring.losses.LOSSES`, or a loss from there with options of its own.
+        `"softmax_cross_entropy"` takes int64 class numbers as labels, of the shape of the output without its class
+        axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits; so is a
+        Sigmoid of `"binary_cross_entropy"`. `"mean_squared_error"` takes labels of the type and shape of the output.
+        An ONNX model or a JAX function of predictions and labels can be a loss too, and several `Term`s add up.
       optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adam"`, or an optimizer of `onnxtrain.authoring.optimizers`
         with coefficients of its own; or any `optax.GradientTransformation`, which sees the weights as a dict by name,
         becomes ONNX as a whole, and has its own learning rate.
@@ -123,7 +125,8 @@ def make_trainable(
     chosen = find_optimizer(optimizer)
     rate = choose_rate(chosen, learning_rate)
     updates = UpdatePlan(chosen, rate, clip, accumulate, loss_scale, average, tuple(groups))
-    recipe = Recipe(find_loss(loss), updates, initialize, seed, dropout or {})
+    terms = [(term, find_loss(term.loss)) for term in as_terms(loss, output)]
+    recipe = Recipe(terms, updates, initialize, seed, dropout or {})
     proto = load(model)
     check_can_be_prepared(proto)
     if free_batch:
@@ -138,19 +141,27 @@ def make_trainable(
         insert_normalization(proto, names, types, patterns_of(normalize))
     if tie or normalize is not None:
         types = infer_types(proto)
-    target = choose_output(proto.graph, types, output)
-    source = find_source(proto.graph, target, before_softmax=recipe.loss.starts_from_logits)
+    sources = [_find_sources(proto.graph, types, term, loss, class_axis) for term, loss in terms]
+    values = {source.value for group in sources for source in group}
     if adapters is not None:
-        insert_adapters(proto, names, adapters, source.value, seed or 0)
+        insert_adapters(proto, names, adapters, values, seed or 0)
         types = infer_types(proto)
-    wanted = (*adapter_names(proto.graph, source.value), *patterns_of(trainable or ())) or None
-    weights = choose_weights(proto, types, source.value, wanted, patterns_of(frozen or ()))
+    wanted = (*adapter_names(proto.graph, values), *patterns_of(trainable or ())) or None
+    weights = choose_weights(proto, types, values, wanted, patterns_of(frozen or ()))
     rewrites.promote_constants(proto.graph, {weight.name for weight in weights})
     drop_inputs(proto.graph, {weight.name for weight in weights})
-    source = source if class_axis is None else replace(source, class_axis=class_axis)
     trained = {weight.name for weight in weights}
     recipe = replace(recipe, initialize=fresh_adapters(proto.graph, trained, initialize))
-    add_training_info(proto, names, types, source, weights, recipe)
+    add_training_info(proto, names, types, sources, weights, recipe)
     if keep_constants:
         rewrites.remember_constants(proto, constants)
     return proto
+
+
+def _find_sources(
+    graph: onnx.GraphProto, types: Types, term: Term, loss: Loss, class_axis: int | None
+) -> Sequence[Source]:
+    """What a term of the loss looks at."""
+    named = [term.outputs] if term.outputs is None or isinstance(term.outputs, str) else term.outputs
+    sources = [find_source(graph, choose_output(graph, types, name), before=loss.replaces) for name in named]
+    return sources if class_axis is None else [replace(source, class_axis=class_axis) for source in sources]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -33,11 +33,11 @@ class Weight:
 def choose_weights(
     model: onnx.ModelProto,
     types: Types,
-    output: str,
+    outputs: Collection[str],
     trainable: Sequence[str] | None = None,
     frozen: Sequence[str] | None = None,
 ) -> tuple[Weight, ...]:
-    """The weights that influence `output`, in the order in which they are used, cut down by patterns (`selection.py`).
+    """The weights that influence `outputs`, in the order in which they are used, cut down by patterns (`selection.py`).
 
     A full name in `trainable` may also be that of a float tensor that is no weight by its place, such as a scalar.
 
@@ -45,7 +45,7 @@ def choose_weights(
       ModelError: a pattern matches nothing, or nothing is left to train.
     """
     stored = stored_tensors(model.graph)
-    influential = influential_values(model.graph, output)
+    influential = influential_values(model.graph, outputs)
     weights = {
         name: Weight(name, stored[name].data_type, tuple(stored[name].dims), use)
         for name, use in find_uses(model, stored, types).items()
@@ -54,7 +54,7 @@ def choose_weights(
     statistics = running_statistics(model.graph)
     weights = {name: weight for name, weight in weights.items() if name not in statistics}
     if not weights and not trainable:
-        raise _nothing_to_train(stored, output)
+        raise _nothing_to_train(stored, outputs)
     named = {
         name: Weight(name, tensor.data_type, tuple(tensor.dims), None)
         for name, tensor in stored.items()
@@ -65,7 +65,7 @@ def choose_weights(
     kept = tuple(weight for name, weight in chosen.items() if name not in dropped)
     if not kept:
         raise ModelError(
-            f"Every weight that influences {output!r} is frozen: {listed(chosen)}. Leave at least one to train."
+            f"Every weight that influences {listed(outputs)} is frozen: {listed(chosen)}. Leave at least one to train."
         )
     return kept
 
@@ -75,9 +75,9 @@ def running_statistics(graph: onnx.GraphProto) -> set[str]:
     return {name for node in graph.node for index, name in enumerate(node.input) if is_statistic(node, index)}
 
 
-def influential_values(graph: onnx.GraphProto, output: str) -> set[str]:
-    """The values that a change of which can change `output` continuously."""
-    found = {output}
+def influential_values(graph: onnx.GraphProto, outputs: Collection[str]) -> set[str]:
+    """The values that a change of which can change one of `outputs` continuously."""
+    found = set(outputs)
     for node in reversed(graph.node):
         if not found.isdisjoint(node.output) and not is_standard(node, *NOT_DIFFERENTIABLE):
             found.update(reads(node))
@@ -95,11 +95,11 @@ def uses_of(weights: Mapping[str, Weight]) -> dict[str, Use]:
     return {name: weight.use for name, weight in weights.items() if weight.use is not None}
 
 
-def _nothing_to_train(stored: Mapping[str, TensorProto], output: str) -> ModelError:
+def _nothing_to_train(stored: Mapping[str, TensorProto], outputs: Collection[str]) -> ModelError:
     floats = [name for name, tensor in stored.items() if tensor.data_type in FLOAT_TYPES]
     found = f"its float tensors are {listed(floats)}, none of them used as a weight" if floats else "it has none"
     return ModelError(
-        f"The model has nothing to train: output {output!r} must depend on a float weight, but {found}. "
+        f"The model has nothing to train: {listed(outputs)} must depend on a float weight, but {found}. "
         "Trees are not trained; integers behind DequantizeLinear are with dequantize=True, and so is any float tensor "
         "that `trainable` names."
     )

@@ -178,13 +178,15 @@ def _drop_training_parts(proto: onnx.ModelProto, model: Model) -> None:
     inference = _called_functions(model, model.graph.nodes)
     graphs = [graph for info in model.training_info for graph in (info.initialization, info.algorithm)]
     training = _called_functions(model, [node for graph in graphs for node in graph.nodes])
+    dropped = training - inference
     for index, key in reversed(list(enumerate(model.functions))):
-        if key in training - inference:
+        if key in dropped:
             del proto.functions[index]
-    remaining = [function.nodes for key, function in model.functions.items() if key not in training - inference]
-    nodes = [*model.graph.nodes, *itertools.chain.from_iterable(remaining)]
-    if all(node.domain != TRAINING_DOMAIN for node in with_subgraphs(nodes)):
-        _remove(proto.opset_import, lambda entry: entry.domain in (TRAINING_DOMAIN, *MISTAKEN_DOMAINS))
+    remaining = {key: function for key, function in model.functions.items() if key not in dropped}
+    nodes = [*model.graph.nodes, *itertools.chain.from_iterable(body.nodes for body in remaining.values())]
+    used = {domain for domain, _, _ in remaining} | {node.domain for node in with_subgraphs(nodes)}
+    unused = {TRAINING_DOMAIN, *MISTAKEN_DOMAINS, *(domain for domain, _, _ in dropped)} - used
+    _remove(proto.opset_import, lambda entry: entry.domain in unused)
 
 
 def _called_functions(model: Model, nodes: Iterable[Node]) -> set[FunctionKey]:
