@@ -8,21 +8,41 @@ from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.head import replace_head
 from onnxtrain.authoring.learning_rate import FedRate
 from onnxtrain.authoring.loss_scaling import LossScale
-from onnxtrain.authoring.optimizers import Adam, Momentum, Sgd
+from onnxtrain.authoring.optimizers import (
+    Adafactor,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lamb,
+    Lion,
+    Momentum,
+    NAdam,
+    RAdam,
+    RmsProp,
+    Sgd,
+)
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.authoring.quantization import fake_quantize
 from onnxtrain.authoring.surgery import add_outputs, cut
 
 __all__ = [
+    "Adafactor",
+    "Adagrad",
     "Adam",
+    "AdamW",
     "ClipByGlobalNorm",
     "ClipByNorm",
     "ClipByValue",
     "FedRate",
     "Group",
+    "Lamb",
+    "Lion",
     "LoRA",
     "LossScale",
     "Momentum",
+    "NAdam",
+    "RAdam",
+    "RmsProp",
     "Sgd",
     "add_outputs",
     "cut",

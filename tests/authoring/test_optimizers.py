@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import optax
 import pytest
 
 import onnxtrain as ot
+from onnxtrain.authoring import Group
 from onnxtrain.authoring.optimizers import (
     OPTIMIZERS,
     Adafactor,
@@ -29,8 +31,9 @@ from onnxtrain.authoring.optimizers import (
     RmsProp,
     Sgd,
 )
+from onnxtrain.errors import UnsupportedError
 from tests.authoring.inference_models import mlp
-from tests.authoring.training_graphs import combined
+from tests.authoring.training_graphs import combined, nodes_of
 
 STEPS = 100
 RATE = 0.01
@@ -177,3 +180,93 @@ def test_a_transformation_of_optax_is_written_as_it_is(name: str) -> None:
     model = ot.make_trainable(mlp(opset=18), optimizer=TRANSFORMATIONS[name]())
     assert_is_right(model)
     assert_follows(model, TRANSFORMATIONS[name]())
+
+
+def test_the_rate_of_a_transformation_is_its_own() -> None:
+    with pytest.raises(UnsupportedError, match="has its own learning rate"):
+        ot.make_trainable(mlp(), optimizer=optax.sgd(RATE), learning_rate=0.1)
+    with pytest.raises(UnsupportedError, match="multi_transform"):
+        ot.make_trainable(mlp(), optimizer=optax.sgd(RATE), groups=[Group("W1", 0.1)])
+
+
+def test_the_state_of_a_transformation_is_named_after_its_path_and_can_be_set() -> None:
+    session = ot.TrainingSession(ot.make_trainable(mlp(), optimizer=optax.inject_hyperparams(optax.sgd)(RATE)))
+    assert set(session.variables) == {*NAMES, "optax/count", "optax/hyperparams/learning_rate"}
+    session.variables["optax/hyperparams/learning_rate"] = np.asarray(0, np.float32)
+    before = np.asarray(session.variables["W1"]).copy()
+    session.step(batch(0))
+    np.testing.assert_array_equal(session.variables["W1"], before)
+
+
+@pytest.mark.parametrize("initialize", ["keep", "glorot_uniform", {"W1": "he_normal"}])
+def test_a_reset_starts_a_transformation_from_the_weights_that_it_gives(initialize: Any) -> None:
+    twin = optax.contrib.schedule_free_adamw(RATE)
+    session = ot.TrainingSession(ot.make_trainable(mlp(), optimizer=twin, initialize=initialize))
+    for seed in range(3):
+        session.step(batch(seed))
+    session.initialize()
+    with settings_of_twins("float32"):
+        expected: Any = twin.init({name: jnp.asarray(session.variables[name]) for name in NAMES})
+    for name in NAMES:
+        np.testing.assert_array_equal(session.variables[f"optax/z/{name}"], expected.z[name])
+        np.testing.assert_array_equal(session.variables[f"optax/base_optimizer_state/0/nu/{name}"], 0)
+
+
+def test_a_run_with_a_transformation_resumes_exactly(tmp_path: Any) -> None:
+    session = ot.TrainingSession(ot.make_trainable(mlp(), optimizer=optax.adafactor(SCHEDULE, 4)))
+    for seed in range(3):
+        session.step(batch(seed))
+    session.save(tmp_path / "saved.onnx")
+    again = ot.TrainingSession(tmp_path / "saved.onnx")
+    assert float(session.step(batch(3))["loss"]) == float(again.step(batch(3))["loss"])
+    for name, value in session.variables.items():
+        np.testing.assert_array_equal(value, again.variables[name])
+
+
+@pytest.mark.parametrize("optimizer", [AdamW(weight_decay=0.5), Lamb(), Lion(), RmsProp(), Sgd(), Adam(), Adagrad()])
+def test_a_group_has_a_weight_decay_of_its_own(optimizer: Any) -> None:
+    groups = [Group("W*", weight_decay=0.3), Group("b*", weight_decay=0.0)]
+    model = ot.make_trainable(mlp(), optimizer=optimizer, groups=groups, learning_rate=RATE)
+    alike = replace(optimizer, weight_decay=0.3)
+    other = ot.make_trainable(mlp(), optimizer=alike, groups=groups[1:], learning_rate=RATE)
+    sessions = [ot.TrainingSession(one) for one in (model, other)]
+    for seed in range(3):
+        losses = [float(session.step(batch(seed))["loss"]) for session in sessions]
+        assert losses[0] == losses[1]
+
+
+def test_an_optimizer_is_one_function_that_is_called_for_every_weight() -> None:
+    model = ot.make_trainable(mlp(), optimizer="adamw")
+    (function,) = model.functions
+    assert (function.domain, function.name) == ("onnxtrain.optimizers", "AdamW")
+    assert "Decoupled Weight Decay" in function.doc_string
+    assert len(nodes_of(model, "AdamW")) == len(NAMES)
+    assert model.ir_version >= 8
+
+
+def test_only_functions_raise_the_ir_version() -> None:
+    model = mlp(opset=7)
+    model.ir_version = 3
+    assert ot.make_trainable(model, optimizer="adam").ir_version == 7
+    assert ot.make_trainable(model, optimizer="adamw").ir_version == 8
+
+
+@pytest.mark.parametrize("opset", [7, 13, 22])
+@pytest.mark.parametrize("name", [name for name in TWINS if name != "lion"])
+def test_an_optimizer_is_written_for_the_opset_of_the_model(name: str, opset: int) -> None:
+    model = ot.make_trainable(mlp(opset), optimizer=name)
+    assert_is_right(model)
+    assert np.isfinite(float(ot.TrainingSession(model).step(batch(0))["loss"]))
+
+
+def test_what_an_opset_does_not_have_is_named() -> None:
+    with pytest.raises(UnsupportedError, match="Lion needs Sign, which opset 8 does not have"):
+        ot.make_trainable(mlp(opset=8), optimizer="lion")
+
+
+def test_an_exported_model_has_no_functions_of_optimizers(tmp_path: Any) -> None:
+    session = ot.TrainingSession(ot.make_trainable(mlp(), optimizer="lamb"))
+    session.export(tmp_path / "trained.onnx")
+    exported = onnx.load(tmp_path / "trained.onnx")
+    assert not exported.functions
+    assert [entry.domain for entry in exported.opset_import] == [""]
