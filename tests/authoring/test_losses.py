@@ -190,6 +190,23 @@ def test_a_loss_and_its_gradient_are_those_of_pytorch(name: str, opset: int) -> 
     np.testing.assert_allclose(gradient, scores.grad.numpy(), rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_training_with_a_loss_follows_pytorch_for_a_hundred_steps(name: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is the other side of the comparison")
+    case = CASES[name]
+    model = shifted(case.scores.shape)
+    model = make_trainable(model, loss=case.loss, trainable="W0", optimizer="sgd", learning_rate=0.1)
+    session, fed = ot.TrainingSession(model), {"x0": case.scores, "labels": case.labels}
+    weight = torch.zeros(case.scores.shape, dtype=torch.float64, requires_grad=True)
+    scores, target = torch.tensor(case.scores), torch.tensor(case.labels)
+    for _ in range(100):
+        found = session.step(fed)["loss"]
+        loss = case.twin(torch, scores + weight, target)
+        np.testing.assert_allclose(found, loss.item(), rtol=1e-9, atol=1e-12)
+        (gradient,) = torch.autograd.grad(loss, weight)
+        weight = (weight - 0.1 * gradient).detach().requires_grad_()
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_triplets_are_those_of_pytorch(outputs: int) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is the other side of the comparison")
