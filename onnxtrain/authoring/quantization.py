@@ -138,7 +138,7 @@ def store_integers(model: onnx.ModelProto, record: str) -> None:
 def quantize(value: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
     """A weight in int8, and its scale for each index of the axis, as the nodes of the graph compute them."""
     others = tuple(other for other in range(value.ndim) if other != axis)
-    scale = np.maximum(np.abs(value).max(others) / value.dtype.type(_LARGEST), value.dtype.type(_SMALLEST_SCALE))
+    scale = np.maximum(np.abs(value).max(others) * np.float32(1 / _LARGEST), np.float32(_SMALLEST_SCALE))
     steps = np.rint(value / np.expand_dims(scale, others))
     return np.clip(steps, -_LARGEST, _LARGEST).astype(np.int8), scale
 
@@ -171,9 +171,10 @@ class _Rounding:
         tensor = self._operands.stored[weight]
         axis = output_axis(layer, len(tensor.dims))
         magnitude = self._magnitude(weight, [other for other in range(len(tensor.dims)) if other != axis])
-        largest = builder.initializer(f"{weight}/largest", _LARGEST, TensorProto.FLOAT)
+        # compilers make a product of a division by a constant; written as one, it gives the same scale everywhere
+        factor = builder.initializer(f"{weight}/step_factor", 1 / _LARGEST, TensorProto.FLOAT)
         smallest = builder.initializer(f"{weight}/smallest_scale", _SMALLEST_SCALE, TensorProto.FLOAT)
-        scale = builder.add("Div", (magnitude, largest), f"{weight}/step")
+        scale = builder.add("Mul", (magnitude, factor), f"{weight}/step")
         scale = builder.add("Max", (scale, smallest), f"{weight}/scale")
         zero = numpy_helper.from_array(np.zeros(1, np.int8))
         shape = builder.add("Shape", (scale,), f"{weight}/outputs")
