@@ -42,7 +42,7 @@ from onnxtrain.authoring.adapters import LoRA
 from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.learning_rate import FedRate
 from onnxtrain.authoring.loss_scaling import LossScale
-from onnxtrain.authoring.losses import LOSSES
+from onnxtrain.authoring.losses import LOSSES, Term
 from onnxtrain.authoring.optimizers import OPTIMIZERS
 from onnxtrain.authoring.prepare import make_trainable
 from onnxtrain.errors import ModelError, UnsupportedError
@@ -131,6 +131,19 @@ def _read_rate(where: str, value: Any) -> Any:
     return _one_of(_RATES)(where, value)
 
 
+def _read_loss(where: str, value: Any) -> Any:
+    if not isinstance(value, list):
+        return _LOSS(where, value)
+    return [
+        _make(f"{where}[{index}]", Term, {name: _read_field(f"{where}[{index}]", name, table[name]) for name in table})
+        for index, table in enumerate(value)
+    ]
+
+
+def _read_field(where: str, name: str, value: Any) -> Any:
+    return _LOSS(f"{where}.loss", value) if name == "loss" else value
+
+
 def _read_groups(where: str, value: Any) -> Any:
     return [_make(f"{where}[{index}]", Group, table) for index, table in enumerate(value)]
 
@@ -167,8 +180,9 @@ def _variant_of(known: Any) -> Maker:
     return make
 
 
+_LOSS = _one_of(_variants(LOSSES))
 _READERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "loss": _one_of(_variants(LOSSES)),
+    "loss": _read_loss,
     "optimizer": _one_of(_variants(OPTIMIZERS)),
     "learning_rate": _read_rate,
     "clip": _one_of(_CLIPS),

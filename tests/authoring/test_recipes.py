@@ -15,11 +15,13 @@ from onnxtrain.authoring import (
     ClipByValue,
     FedRate,
     Group,
+    Lion,
     LossScale,
     make_trainable,
     recipes,
     schedules,
 )
+from onnxtrain.authoring.losses import Huber, Term
 from onnxtrain.errors import ModelError, UnsupportedError
 from tests.authoring.inference_models import mlp
 
@@ -86,6 +88,12 @@ def test_a_recipe_does_what_the_arguments_do_and_stays_in_the_file(tmp_path: Pat
         ({"clip": {"kind": "norm", "limit": 0.1}}, {"clip": ClipByNorm(0.1)}),
         ({"optimizer": "sgd", "loss": "mean_squared_error"}, {"optimizer": "sgd", "loss": "mean_squared_error"}),
         ({"optimizer": {"kind": "momentum"}}, {"optimizer": "momentum"}),
+        ({"optimizer": {"kind": "lion", "beta2": 0.9}}, {"optimizer": Lion(beta2=0.9)}),
+        ({"loss": {"kind": "huber", "delta": 0.5}}, {"loss": Huber(0.5)}),
+        (
+            {"loss": [{"weight": 2.0}, {"loss": {"kind": "huber", "delta": 0.5}, "labels": "goal"}]},
+            {"loss": [Term(weight=2.0), Term(Huber(0.5), labels="goal")]},
+        ),
     ],
 )
 def test_every_form_of_an_entry_means_its_argument(recipe: dict[str, Any], arguments: dict[str, Any]) -> None:
