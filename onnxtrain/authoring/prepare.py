@@ -75,9 +75,10 @@ def make_trainable(
         axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits; so is a
         Sigmoid of `"binary_cross_entropy"`. `"mean_squared_error"` takes labels of the type and shape of the output.
         An ONNX model or a JAX function of predictions and labels can be a loss too, and several `Term`s add up.
-      optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adagrad"`, `"rmsprop"`, `"adam"`, `"adamw"`, `"nadam"`, `"radam"`,
-        `"lamb"`, `"lion"`, `"adafactor"`, or an optimizer of `onnxtrain.authoring` with coefficients of its own; or any `optax.GradientTransformation`, which sees the weights as a dict by name,
-        becomes ONNX as a whole, and has its own learning rate.
+      optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adagrad"`, `"rmsprop"`, `"adam"`, `"adamw"`, `"nadam"`,
+        `"radam"`, `"lamb"`, `"lion"`, `"adafactor"`, or an optimizer of `onnxtrain.authoring` with coefficients of its
+        own; or any `optax.GradientTransformation`, which sees the weights as a dict by name, becomes ONNX as a whole,
+        and has its own learning rate.
       learning_rate: what the state variable `learning_rate` starts with, by default 1e-3; or a schedule of
         `onnxtrain.authoring.schedules`, whose value a step then gives as the output `learning_rate`; or a `FedRate`,
         for an input of that name.

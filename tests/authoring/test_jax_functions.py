@@ -16,11 +16,13 @@ from jax import lax
 from onnx import helper
 from onnxruntime import InferenceSession
 
+import onnxtrain as ot
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.jax_functions import Value, write_function
 from onnxtrain.authoring.names import Names
 from onnxtrain.authoring.protos import Dimensions
 from onnxtrain.errors import UnsupportedError
+from tests.authoring.inference_models import mlp
 
 GENERATOR = np.random.default_rng(0)
 MATRIX = GENERATOR.normal(size=(3, 4)).astype(np.float32)
@@ -242,3 +244,37 @@ def test_the_ctc_loss_of_optax_is_written() -> None:
     padding = np.array([[0, 0, 1], [0, 0, 0]], np.float32)
     function = lambda logits, labels, padding: optax.ctc_loss(logits, jnp.zeros((2, 6)), labels, padding)  # noqa: E731
     assert_same(function, [logits, labels, padding], rtol=1e-5)
+
+
+def weighted_error(scores: Any, labels: Any) -> Any:
+    """The weight of each example is a constant of the gradient."""
+    weight = lax.stop_gradient(jax.nn.softmax(scores).max(1, keepdims=True))
+    return jnp.mean(weight * (scores - labels) ** 2) * lax.stop_gradient(scores.sum())
+
+
+def test_a_gradient_that_is_stopped_is_cut_by_bits() -> None:
+    model = ot.make_trainable(mlp(opset=26), loss=weighted_error, optimizer="sgd", learning_rate=1.0)
+    session = ot.TrainingSession(model)
+    x, labels = MATRIX, np.eye(3, dtype=np.float32)
+    names = ("W1", "b1", "W2", "b2")
+    before = {name: np.asarray(session.variables[name]).copy() for name in names}
+
+    def loss(weights: Any) -> Any:
+        hidden = jax.nn.relu(x @ weights["W1"] + weights["b1"])
+        return weighted_error(hidden @ weights["W2"].T + weights["b2"], labels)
+
+    with jax.numpy_dtype_promotion("standard"):
+        slopes = jax.grad(loss)(before)
+    session.step({"x": x, "labels": labels})
+    for name in names:
+        np.testing.assert_allclose(session.variables[name], before[name] - slopes[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_gradient_that_is_stopped_is_refused_where_there_are_no_bits() -> None:
+    def write(function: Callable[..., Any]) -> None:
+        builder = GraphBuilder(Names(onnx.ModelProto()), 17)
+        write_function(builder, function, value("x"), label="f", differentiated=True)
+
+    write(lambda x: jax.nn.log_softmax(x) + jax.nn.logsumexp(x))
+    with pytest.raises(UnsupportedError, match="BitCast, which opset 17 does not have"):
+        write(lambda x: x * lax.stop_gradient(x))

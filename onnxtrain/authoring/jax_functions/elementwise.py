@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from onnxtrain.authoring.jax_functions.writer import Equation, Writer, rule
+from onnxtrain.authoring.jax_functions.writer import Equation, TensorType, Writer, has_operator, rule
 from onnxtrain.errors import UnsupportedError
 
 _UNARY = {
@@ -254,10 +254,32 @@ def reduced_precision(writer: Writer, equation: Equation, value: str) -> str:
     raise UnsupportedError(f"lax.reduce_precision to {bits[0]} and {bits[1]} bits is the type of no ONNX value.")
 
 
-@rule("copy", "device_put", "name", "optimization_barrier", "sharding_constraint", "stop_gradient")
+@rule("copy", "device_put", "name", "optimization_barrier", "sharding_constraint")
 def same(writer: Writer, equation: Equation, *values: str) -> tuple[str, ...]:
     """The values themselves."""
     return values
+
+
+@rule("stop_gradient")
+def constant_for_gradients(writer: Writer, equation: Equation, value: str) -> str:
+    """ONNX has no such operator: a cast to bits and back has no gradient.
+
+    Without BitCast, only a maximum passes: what is subtracted before exponentials and added after, as in log_softmax,
+    has no gradient in any case.
+    """
+    dtype = equation.output.dtype
+    if not writer.differentiated or dtype.kind in "iub":
+        return value
+    if not has_operator("BitCast", writer.builder.opset):
+        if value in writer.maxima:
+            return value
+        raise UnsupportedError(
+            f"jax.lax.stop_gradient is written with the operator BitCast, which opset {writer.builder.opset} does not "
+            "have. Convert the model to opset 26 (onnx.version_converter), or do without it."
+        )
+    bits = np.dtype(f"uint{8 * dtype.itemsize}")
+    cast = writer.op("BitCast", value, to=TensorType(bits, ()).element_type)
+    return writer.op("BitCast", cast, to=equation.output.element_type)
 
 
 @rule("shift_left", "shift_right_logical")

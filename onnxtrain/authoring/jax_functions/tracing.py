@@ -16,7 +16,9 @@ from onnxtrain.authoring.protos import reads
 from onnxtrain.authoring.value_types import Value
 
 
-def write_function(builder: GraphBuilder, function: Callable[..., Any], *arguments: Any, label: str) -> Any:
+def write_function(
+    builder: GraphBuilder, function: Callable[..., Any], *arguments: Any, label: str, differentiated: bool = False
+) -> Any:
     """Adds the nodes of a JAX function.
 
     The function is traced for the types of its arguments, with 64-bit types where one of them has such a type, and its
@@ -27,6 +29,7 @@ def write_function(builder: GraphBuilder, function: Callable[..., Any], *argumen
       function: what JAX can trace.
       arguments: those of the function, with a `Value` in place of every array.
       label: what the names of all new values start with.
+      differentiated: whether a Gradient goes through the nodes, so that `stop_gradient` means something.
 
     Returns:
       What the function returns, with a `Value` in place of every array.
@@ -39,7 +42,7 @@ def write_function(builder: GraphBuilder, function: Callable[..., Any], *argumen
     known = len(builder.initializers)
     with types_for(values):
         traced, result = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, specs))
-        writer = Writer(builder, label, Symbols(sources))
+        writer = Writer(builder, label, Symbols(sources), differentiated=differentiated)
         names = writer.inline(traced, [value.name for value in values])
     _drop_unread(builder, known, names)
     written = [_value(name, aval) for name, aval in zip(names, traced.out_avals, strict=True)]

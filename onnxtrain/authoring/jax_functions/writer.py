@@ -49,6 +49,9 @@ class Equation:
         return output
 
 
+# What is as large as a maximum of the same values, as one subtracts it for the sake of rounding alone.
+_LIKE_MAXIMA = ("broadcast_in_dim", "convert_element_type", "max", "reshape", "select_n", "squeeze", "stop_gradient")
+
 Rule = Callable[..., str | Sequence[str]]
 RULES: dict[str, Rule] = {}
 
@@ -81,16 +84,20 @@ class Writer:
       builder: takes the nodes.
       label: what the names of all values start with.
       symbols: the sizes that are known when the graph runs.
+      differentiated: whether a Gradient goes through what is written.
+      maxima: the values that are a maximum over axes, or go back to one.
     """
 
-    def __init__(self, builder: GraphBuilder, label: str, symbols: Symbols):
+    def __init__(self, builder: GraphBuilder, label: str, symbols: Symbols, *, differentiated: bool = False):
         self.builder, self.label, self.symbols = builder, label, symbols
+        self.differentiated = differentiated
+        self.maxima: set[str] = set()
         self._constants: dict[tuple[int, tuple[int, ...], bytes], str] = {}
 
     def nested(self) -> Writer:
         """A writer for a subgraph, which sees all values of this one."""
-        inner = Writer(self.builder.nested(), self.label, self.symbols.nested())
-        inner._constants = self._constants
+        inner = Writer(self.builder.nested(), self.label, self.symbols.nested(), differentiated=self.differentiated)
+        inner._constants, inner.maxima = self._constants, self.maxima
         return inner
 
     def write(self, jaxpr: Jaxpr, constants: Sequence[Any], inputs: Sequence[str]) -> list[str]:
@@ -219,7 +226,10 @@ class Writer:
         given = tuple(type_of(value.aval) for value in equation.invars)
         wanted = tuple(type_of(value.aval) for value in equation.outvars)
         outputs = RULES[primitive](self, Equation(primitive, params, given, wanted), *inputs)
-        return (outputs,) if isinstance(outputs, str) else outputs
+        outputs = (outputs,) if isinstance(outputs, str) else outputs
+        if primitive == "reduce_max" or (primitive in _LIKE_MAXIMA and not self.maxima.isdisjoint(inputs)):
+            self.maxima.update(outputs)
+        return outputs
 
 
 def _needed(jaxpr: Jaxpr) -> list[JaxprEqn]:

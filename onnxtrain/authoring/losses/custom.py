@@ -130,7 +130,7 @@ class JaxLoss:
             for prediction in predictions
         ]
         target = Value(fed.input(labels, element_type, dims), element_type, dims)
-        found = write_function(builder, self.function, *values, target, label="loss")
+        found = write_function(builder, self.function, *values, target, label="loss", differentiated=True)
         if not isinstance(found, Value) or found.dims != () or found.element_type != first.working_type:
             raise ModelError(
                 f"The JAX function {getattr(self.function, '__name__', self.function)!r} must return a scalar of the "
