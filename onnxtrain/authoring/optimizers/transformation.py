@@ -57,7 +57,7 @@ class OptaxTransformation:
         variables = memory.declare(builder, state)
 
         def update(gradients: Any, leaves: Any, weights: Any, loss: Any) -> Any:
-            changes, after = transformation.update(gradients, memory.restore(leaves), weights, value=loss)
+            changes, after = _update(transformation, gradients, memory.restore(leaves), weights, loss)
             return jax.tree.map(lambda old, by: (old + by).astype(old.dtype), weights, changes), memory.leaves(after)
 
         moved, after = write_function(builder, update, gradients, variables, weights, state.loss, label=_LABEL)
@@ -65,6 +65,16 @@ class OptaxTransformation:
             _check(variable, value)
             state.assign(variable.name, builder.add("Identity", (value.name,), f"{variable.name}/updated"))
         return [builder.add("Identity", (moved[name].name,), f"{name}/updated") for name in weights]
+
+
+def _update(transformation: Any, gradients: Any, memory: Any, weights: Any, loss: Any) -> Any:
+    try:
+        return transformation.update(gradients, memory, weights, value=loss)
+    except TypeError as error:  # what a function says that lacks an argument
+        raise UnsupportedError(
+            "The optax transformation does not take what a step gives it: gradients, its state, weights and the loss "
+            f"as `value`. {error}. A line search, for one, computes the loss several times, which no step does."
+        ) from error
 
 
 def _check(variable: Value, value: Value) -> None:
@@ -87,7 +97,7 @@ class _Memory:
         with types_for(weights.values()):
             arrays = {name: jax.numpy.asarray(stored[name], value.dtype) for name, value in weights.items()}
             found = transformation.init(arrays)
-            after = jax.eval_shape(lambda: transformation.update(arrays, found, arrays, value=0.0)[1])
+            after = jax.eval_shape(lambda: _update(transformation, arrays, found, arrays, 0.0)[1])
         self._leaves, self._structure = jax.tree.flatten(found)
         self._are_keys = [_is_key(leaf) for leaf in self._leaves]
         self._paths = [
