@@ -467,3 +467,15 @@ def test_the_file_tells_what_is_minimized() -> None:
         "'loss' is softmax cross entropy (label_smoothing=0.1) of 'y0' + 0.5 times jax loss of 'y1', "
         "against 'class', 'labels'" in text.algorithm.doc_string
     )
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_batch_of_ignored_labels_alone_changes_nothing(opset: int, smoothing: float) -> None:
+    loss = SoftmaxCrossEntropy(ignore_index=-100, label_smoothing=smoothing)
+    session = ot.TrainingSession(ot.make_trainable(mlp(opset), loss=loss, optimizer="sgd"))
+    before = {name: np.array(session.variables[name]) for name in ("W1", "b1", "W2", "b2")}
+    outputs = session.step({"x": np.ones((2, 4), np.float32), "labels": np.full(2, -100)})
+    assert outputs["loss"] == 0
+    for name, value in before.items():
+        np.testing.assert_array_equal(session.variables[name], value)

@@ -180,7 +180,11 @@ class _Scores:
             shares = builder.add("Mul", (shares, counts), "loss/counted_shares")
             picked = builder.add("Mul", (picked, counts), "loss/counted")
         total = builder.add("Neg", (builder.sum(picked, "loss/sum"),), "loss/total")
-        return builder.add("Div", (total, builder.sum(shares, "loss/share")), "loss")
+        share = builder.sum(shares, "loss/share")
+        # a batch of nothing but ignored labels has a loss of 0, and none that is not a number
+        is_nothing = builder.add("Not", (builder.cast(share, TensorProto.BOOL, "loss/share/some"),), "loss/share/none")
+        one = builder.cast(is_nothing, self._prediction.working_type, "loss/share/one")
+        return builder.add("Div", (total, builder.add("Add", (share, one), "loss/share/safe")), "loss")
 
     def _smoothed(self, picked: str, log_probability: str, weights: Sequence[float] | None, smoothing: float) -> str:
         builder, element_type, classes = self._builder, self._prediction.working_type, self._dims[self._axis]
