@@ -11,6 +11,8 @@ OnnxTrainError
 ├── InputError (ValueError)                      a fed name or shape does not fit the model
 │   └── InputTypeError (TypeError)               a fed element type does not fit the model
 ├── StateError (ValueError)                      a state variable was given a value that does not fit it
+├── NonFiniteError (ArithmeticError)             a step gave NaN or infinity, and training stopped
+├── DeviceMemoryError (MemoryError)              a step did not fit into memory, and training stopped
 └── MissingExtraError (ImportError)              an optional package is needed
 """
 
@@ -90,6 +92,22 @@ class InputTypeError(InputError, TypeError):
 
 class StateError(OnnxTrainError, ValueError):
     """A state variable was given a value of another shape or element type, or does not exist."""
+
+
+class NonFiniteError(OnnxTrainError, ArithmeticError):
+    """A loss or a state variable became NaN or infinite while training.
+
+    Attributes:
+      step: the step that gave it, counted from 1; None where running the steps again did not give it again.
+      cause: the first value that is not finite; a `training.locator.NonFinite`, or None where it was not found.
+    """
+
+    step: int | None = None
+    cause: Any = None
+
+
+class DeviceMemoryError(OnnxTrainError, MemoryError):
+    """A step needed more memory than there is."""
 
 
 class MissingExtraError(OnnxTrainError, ImportError):

@@ -112,9 +112,19 @@ class TrainingSession:
 
     @property
     def state(self) -> TrainingState:
-        """The current state. It stays valid when training goes on: the next step copies it instead of reusing it."""
+        """The current state. It stays valid when training goes on: the next step copies it instead of reusing it.
+
+        Assigning a state that the session had before takes it back there.
+        """
         self._lent = True
         return self._state
+
+    @state.setter
+    def state(self, state: TrainingState) -> None:
+        with jax.enable_x64(True):
+            variables, step = jax.tree.map(jnp.asarray, (state.variables, state.step))
+        self._state = replace(state, variables=variables, step=step)
+        self._lent = True
 
     @property
     def variables(self) -> MutableMapping[str, Any]:

@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+import jax
 import numpy as np
 
 from onnxtrain.dtypes import is_float, name_of
 from onnxtrain.errors import InputError
 from onnxtrain.graph.combine import DataInput, describe_type
 from onnxtrain.graph.model import TensorType
+from onnxtrain.inputs import check_inputs
 
 if TYPE_CHECKING:
     from onnxtrain.session import TrainingSession
@@ -137,6 +139,16 @@ def match_inputs(arrays: Arrays, inputs: Sequence[DataInput], *, source: str, sp
     wanted = [value.name for value in inputs if value.name in arrays]
     chosen = {name: np.asarray(arrays[name]) for name in wanted}
     return Dataset(chosen, _common_length(chosen, source))
+
+
+def check_first_batch(session: TrainingSession, dataset: Dataset, batch_size: int) -> None:
+    """Makes sure, before any work, that batches have the shapes and element types that a step takes.
+
+    Raises:
+      InputError: they do not.
+    """
+    with jax.enable_x64(True):  # as the session checks them: without, int32 would pass for int64
+        check_inputs(session.program.step_inputs(), dataset.take(slice(0, batch_size)))
 
 
 def _check_names(arrays: Arrays, inputs: Sequence[DataInput], source: str, spare: bool) -> None:

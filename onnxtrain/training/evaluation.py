@@ -17,6 +17,7 @@ from onnxtrain.program import lower
 from onnxtrain.state import TrainingState
 from onnxtrain.training.data import (
     Arrays,
+    check_first_batch,
     choose_batch_size,
     inference_inputs,
     match_inputs,
@@ -64,6 +65,7 @@ class Evaluator:
         self.dataset = match_inputs(data, inputs, source=source)
         self.batch_size = choose_batch_size(batch_size, inputs)
         self.examples = whole_batches(self.dataset.size, self.batch_size, inputs)
+        check_first_batch(session, self.dataset, self.batch_size)
         inferred = {value.name for value in inference_inputs(session)}
         self._labels = [name for name in self.dataset.arrays if name not in inferred]
         self._programs = [lower(evaluation_model(model, index)) for index in range(len(model.training_info))]

@@ -12,6 +12,7 @@ import numpy as np
 
 from onnxtrain.training.data import (
     Arrays,
+    check_first_batch,
     choose_batch_size,
     match_inputs,
     training_inputs,
@@ -19,6 +20,7 @@ from onnxtrain.training.data import (
 )
 from onnxtrain.training.evaluation import Evaluator
 from onnxtrain.training.metrics import RunningMeans
+from onnxtrain.training.safeguard import Safeguard
 
 if TYPE_CHECKING:
     from onnxtrain.session import TrainingSession
@@ -84,6 +86,10 @@ def fit(
     taken, so that a run that was saved after an epoch and goes on is the run that was never interrupted. The last
     batch of an epoch may be smaller than the others; it is one more compilation, and no example is left out.
 
+    The run stops at a loss or a state variable that is NaN or infinite. This is looked at whenever measures are
+    fetched, every 32 steps and at the end of an epoch, and costs a copy of the state to the host; the steps since the
+    last look are then taken again to find the first bad one, and the session goes back to the state before it.
+
     Args:
       session: what is trained; its state is where the run has come to, whatever happens.
       data: one array for each input, labels included, with the examples along the first axis.
@@ -99,8 +105,11 @@ def fit(
       What was measured. An epoch that was cut short is in it too, as the last one.
 
     Raises:
-      InputError: the arrays do not fit the inputs of the model.
+      InputError: the arrays do not fit the inputs of the model; no step has been taken.
       ModelError: the model has no training information.
+      NonFiniteError: a loss or a state variable became NaN or infinite; the error names the step, the node that gave
+        the first such value, and what it read.
+      DeviceMemoryError: a step ran out of memory; the session is at a step before it.
     """
     run = _Run(session, data, epochs, batch_size, seed, on_step, stop or _never)
     evaluate = None
@@ -141,9 +150,11 @@ class _Run:
         self.epochs = epochs
         self.batch_size = choose_batch_size(batch_size, inputs)
         self.examples_in_epoch = whole_batches(self.dataset.size, self.batch_size, inputs)
+        check_first_batch(session, self.dataset, self.batch_size)
         self.entropy = _entropy(session) if seed is None else (seed,)
         self.on_step = on_step
         self.stop = stop
+        self.safeguard = Safeguard(session)
 
     def train_epoch(self, number: int, evaluate: Evaluator | None) -> Epoch:
         """Takes the steps of one epoch, or those until the run is to stop, and measures them."""
@@ -151,17 +162,29 @@ class _Run:
         means = RunningMeans()
         examples = 0
         for count, batch in self.dataset.batches(self.batch_size, self._order()):
-            means.add(count, self.session.step(batch))
+            self._take_step(count, batch, means)
             examples += count
             if self.on_step:
                 self.on_step(Progress(number, self.epochs, examples, self.examples_in_epoch, means.latest))
             if self.stop():
                 break
-        training = means.fetch()
+        training = self._measure(means)
         complete = examples == self.examples_in_epoch
         validation = evaluate() if evaluate and complete else {}
         seconds = time.perf_counter() - started
         return Epoch(number, self.session.step_count, training, validation, examples, complete, seconds)
+
+    def _take_step(self, count: int, batch: Mapping[str, np.ndarray], means: RunningMeans) -> None:
+        self.safeguard.remember(batch)
+        with self.safeguard.recovering():
+            if means.add(count, self.session.step(batch)):
+                self.safeguard.check(means.latest)
+
+    def _measure(self, means: RunningMeans) -> Mapping[str, float]:
+        """The means so far, and a look at whether all is still finite."""
+        with self.safeguard.recovering():
+            self.safeguard.check(means.fetch())
+        return means.latest
 
     def _order(self) -> np.ndarray:
         generator = np.random.default_rng((*self.entropy, self.session.step_count))

@@ -31,11 +31,13 @@ class RunningMeans:
         self._sums: dict[str, float] = {}
         self._examples: dict[str, int] = {}
 
-    def add(self, examples: int, outputs: Mapping[str, Any]) -> None:
-        """Takes the scalar outputs of a batch of so many examples, mostly without waiting for them."""
+    def add(self, examples: int, outputs: Mapping[str, Any]) -> bool:
+        """Takes the scalar outputs of a batch of so many examples, mostly without waiting; whether it did wait."""
         self._pending.append((examples, {name: value for name, value in outputs.items() if is_measure(value)}))
-        if len(self._pending) == BATCHES_UNDER_WAY:
-            self.fetch()
+        if len(self._pending) < BATCHES_UNDER_WAY:
+            return False
+        self.fetch()
+        return True
 
     def fetch(self) -> dict[str, float]:
         """The means of everything so far; waits until the device has computed it."""
