@@ -368,10 +368,21 @@ def squared_model(opset: int) -> onnx.ModelProto:
 @pytest.mark.parametrize("opset", [13, 17])
 def test_a_model_is_a_loss_in_its_own_opset(opset: int, tmp_path: Any) -> None:
     onnx.save(squared_model(opset), tmp_path / "loss.onnx")
-    for loss in (squared_model(opset), OnnxLoss(tmp_path / "loss.onnx")):
+    for loss in (squared_model(opset), OnnxLoss(tmp_path / "loss.onnx"), str(tmp_path / "loss.onnx")):
         found, (gradient,) = measure(shifted(SCORES.shape), {"x0": SCORES, "goal": SHARES}, loss)
         np.testing.assert_allclose(found, 3 * np.mean((SCORES - SHARES) ** 2), rtol=1e-12)
         np.testing.assert_allclose(gradient, 6 * (SCORES - SHARES) / SCORES.size, rtol=1e-12)
+
+
+def test_two_loss_models_may_have_one_name() -> None:
+    model = shifted(SCORES.shape, outputs=2)
+    terms = [Term(squared_model(17), outputs="y0"), Term(squared_model(17), outputs="y1")]
+    prepared = make_trainable(model, loss=terms, trainable=["W0", "W1"])
+    assert ot.validate(prepared) == []
+    assert [body.name for body in prepared.functions[:2]] == ["three_times_squared", "three_times_squared_1"]
+    found = ot.TrainingSession(prepared).step({"x0": SCORES, "x1": 2 * SCORES, "goal": SHARES})
+    expected = [3 * np.mean((scale * SCORES - SHARES) ** 2) for scale in (1, 2)]
+    np.testing.assert_allclose([found["loss/y0"], found["loss/y1"]], expected, rtol=1e-9)
 
 
 def test_a_loss_model_leaves_nothing_in_the_exported_file(tmp_path: Any) -> None:

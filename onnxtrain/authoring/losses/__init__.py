@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import cast
 
@@ -68,7 +69,7 @@ def find_loss(loss: object) -> Loss:
     Raises:
       UnsupportedError: there is none of this name; the message lists those that there are.
     """
-    if isinstance(loss, onnx.ModelProto):
+    if isinstance(loss, onnx.ModelProto | os.PathLike) or (isinstance(loss, str) and loss.endswith(".onnx")):
         return OnnxLoss(loss)
     if isinstance(loss, str):
         if loss in LOSSES:

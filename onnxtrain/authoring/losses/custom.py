@@ -50,14 +50,14 @@ class OnnxLoss:
         extra = free[len(predictions) :]
         body = onnx.FunctionProto(
             domain=_DOMAIN,
-            name=graph.name or "loss",
+            name=_fresh_name(builder, graph.name or "loss"),
             input=[*(value.name for value in free), *stored],
             output=[graph.output[0].name],
             node=graph.node,
             opset_import=loss.opset_import,
             doc_string=graph.doc_string or "A loss that was given as a model.",
         )
-        builder.functions.extend([*loss.functions, body])
+        builder.functions.extend([*_new_functions(builder, loss), body])
         inputs = [prediction.working_value(builder) for prediction in predictions]
         inputs += [fed.input(value.name, value.type.tensor_type.elem_type, dimensions(value.type)) for value in extra]
         for tensor in stored.values():
@@ -155,6 +155,36 @@ def _in_opset(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 def _named(dims: Dimensions) -> tuple[Dimension, ...]:
     """The shape with a name for every size that is not fixed: the same axis is the same size everywhere."""
     return tuple(f"size_{axis}" if size is None else size for axis, size in enumerate(dims))
+
+
+def _fresh_name(builder: GraphBuilder, wanted: str) -> str:
+    """A name for a function: exporters call every graph the same."""
+    taken = {body.name for body in builder.functions if body.domain == _DOMAIN}
+    name, count = wanted, 0
+    while name in taken:
+        count += 1
+        name = f"{wanted}_{count}"
+    return name
+
+
+def _new_functions(builder: GraphBuilder, loss: onnx.ModelProto) -> list[onnx.FunctionProto]:
+    """The functions that a loss brings along, without those that the model has already.
+
+    Raises:
+      ModelError: the model has another function of that name.
+    """
+    known = {(body.domain, body.name, body.overload): body for body in builder.functions}
+    new = []
+    for body in loss.functions:
+        same = known.get((body.domain, body.name, body.overload))
+        if same is None:
+            new.append(body)
+        elif same != body:
+            raise ModelError(
+                f"The loss {loss.graph.name!r} has a function {body.domain}:{body.name}, and the model another one of "
+                "that name. Rename one of them."
+            )
+    return new
 
 
 def _copied(builder: GraphBuilder, tensor: onnx.TensorProto) -> str:

@@ -119,9 +119,8 @@ class Triplet:
         far = _distance(builder, anchor, negative, "loss/far", axis, element_type)
         margin = builder.initializer("loss/margin", self.margin, element_type)
         closer = builder.add("Sub", (near, far), "loss/closer")
-        return builder.mean(
-            builder.add("Relu", (builder.add("Add", (closer, margin), "loss/lack"),), "loss/each"), "loss"
-        )
+        lack = builder.add("Add", (closer, margin), "loss/lack")
+        return builder.mean(_at_least_zero(builder, lack, element_type), "loss")
 
     def _parts(self, builder: GraphBuilder, predictions: Sequence[Prediction]) -> tuple[str, ...]:
         if len(predictions) == 3:
@@ -130,6 +129,13 @@ class Triplet:
         attributes: dict[str, Any] = {"num_outputs": 3} if builder.opset >= 18 else {}
         value = predictions[0].working_value(builder)
         return builder.add_node("Split", (value,), outputs, axis=0, **attributes)
+
+
+def _at_least_zero(builder: GraphBuilder, value: str, element_type: int) -> str:
+    """By a Clip, whose gradient on its bound is 1, as that of PyTorch's loss is."""
+    if builder.opset < 11:
+        return builder.add("Clip", (value,), "loss/each", min=0.0)
+    return builder.add("Clip", (value, builder.initializer("loss/zero", 0.0, element_type)), "loss/each")
 
 
 def _difference(builder: GraphBuilder, prediction: Prediction, fed: Fed, labels: str) -> str:

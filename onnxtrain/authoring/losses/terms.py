@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -12,8 +13,8 @@ from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.losses.rule import Fed, Loss, Prediction
 from onnxtrain.errors import ModelError
 
-# A name, a loss with options of its own, a model as a loss, a JAX function as one, or several losses that add up.
-LossLike: TypeAlias = "str | Loss | onnx.ModelProto | Callable[..., Any] | Sequence[Term]"
+# A name or a file, a loss with its options, a model as a loss, a JAX function as one, or several losses that add up.
+LossLike: TypeAlias = "str | os.PathLike[str] | Loss | onnx.ModelProto | Callable[..., Any] | Sequence[Term]"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Term:
       labels: the name of the input with its labels.
     """
 
-    loss: str | Loss | onnx.ModelProto | Callable[..., Any] = "softmax_cross_entropy"
+    loss: str | os.PathLike[str] | Loss | onnx.ModelProto | Callable[..., Any] = "softmax_cross_entropy"
     outputs: str | Sequence[str] | None = None
     weight: float = 1.0
     labels: str = "labels"
