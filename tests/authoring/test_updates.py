@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -53,7 +52,7 @@ def twin_loss(weights: Any, inputs: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(logits, inputs["labels"]).mean()
 
 
-SCHEDULES: dict[str, tuple[schedules.Schedule, Callable[[int], Any]]] = {
+SCHEDULES: dict[str, tuple[schedules.Schedule, optax.Schedule]] = {
     "linear": (schedules.linear(0.3, 0.1, 50), optax.linear_schedule(0.3, 0.1, 50)),
     "polynomial": (schedules.Polynomial(0.3, 0.1, 60, 2.0), optax.polynomial_schedule(0.3, 0.1, 2.0, 60)),
     "cosine": (schedules.Cosine(0.3, 80, 0.03), optax.cosine_decay_schedule(0.3, 80, 0.1)),
@@ -79,9 +78,10 @@ SCHEDULES: dict[str, tuple[schedules.Schedule, Callable[[int], Any]]] = {
 @pytest.mark.parametrize("opset", [8, 17])
 def test_a_schedule_gives_the_rates_of_optax_from_its_first_value_on(name: str, opset: int) -> None:
     schedule, twin = SCHEDULES[name]
-    (found,) = ReferenceEvaluator(graph_of(schedule, opset)).run(None, {"step": np.arange(STEPS, dtype=np.float32)})
+    (given,) = ReferenceEvaluator(graph_of(schedule, opset)).run(None, {"step": np.arange(STEPS, dtype=np.float32)})
+    found = np.asarray(given)
     with jax.numpy_dtype_promotion("standard"):
-        expected = [float(twin(step)) for step in range(STEPS)]
+        expected = [float(np.asarray(twin(step))) for step in range(STEPS)]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
     assert found[0] == pytest.approx(schedule.first, rel=1e-5)
 
