@@ -21,9 +21,13 @@ if TYPE_CHECKING:
 
 STEP_KEY = f"{write.METADATA_PREFIX}step"
 SEED_KEY = f"{write.METADATA_PREFIX}seed"
+# where the run over data stands; empty when that is not known
+POSITION_KEY = f"{write.METADATA_PREFIX}position"
 
 
-def training_model(model: Model, variables: Mapping[str, np.ndarray], *, step: int, seed: str) -> onnx.ModelProto:
+def training_model(
+    model: Model, variables: Mapping[str, np.ndarray], *, step: int, seed: str, position: str = ""
+) -> onnx.ModelProto:
     """The training model with the current values of its state variables, from which a run resumes exactly.
 
     Args:
@@ -31,11 +35,15 @@ def training_model(model: Model, variables: Mapping[str, np.ndarray], *, step: i
       variables: current values by name; initializers that are not named keep their stored value.
       step: how many training iterations the run has done.
       seed: the random stream of the run, as text.
+      position: where the run over its data stands, as text.
 
     Raises:
       StateError: no initializer has the name, or the value differs from it in shape or element type.
     """
-    return write.with_values(model, variables, {STEP_KEY: str(step), SEED_KEY: seed})
+    metadata = {STEP_KEY: str(step), SEED_KEY: seed}
+    if position or POSITION_KEY in model.metadata:
+        metadata[POSITION_KEY] = position
+    return write.with_values(model, variables, metadata)
 
 
 def inference_model(

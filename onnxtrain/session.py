@@ -18,7 +18,7 @@ from onnxtrain.graph import write
 from onnxtrain.graph.model import Model
 from onnxtrain.inputs import check_inputs, unknown_name
 from onnxtrain.program import lower
-from onnxtrain.state import TrainingState
+from onnxtrain.state import DataPosition, TrainingState
 
 if TYPE_CHECKING:
     import onnx
@@ -57,6 +57,7 @@ class TrainingSession:
         self.model = self.program.model
         self._execution = Execution(self.program)
         self._lent = False
+        self._position = _read_position(self.model)
         with jax.enable_x64(True):
             self._state = self.program.stored_state(_read_key(self.model, seed), _read_step(self.model))
 
@@ -136,13 +137,27 @@ class TrainingSession:
         """How many training iterations the run has done since its last reset, earlier sessions included."""
         return int(self._state.step)
 
+    @property
+    def position(self) -> DataPosition | None:
+        """Where the run over data stands, which `fit` keeps and `save` writes; None when a step was taken otherwise."""
+        position = self._position
+        return position if position is not None and position.step == self.step_count else None
+
+    @position.setter
+    def position(self, position: DataPosition | None) -> None:
+        self._position = position
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the training model with its current values; a session on that file goes on exactly from here.
 
         The file appears at once or not at all: an earlier one of that name stays whole until the new one is.
         """
         proto = export.training_model(
-            self.model, self._values(), step=self.step_count, seed=_key_to_text(self._state.key)
+            self.model,
+            self._values(),
+            step=self.step_count,
+            seed=_key_to_text(self._state.key),
+            position=self.position.to_text() if self.position else "",
         )
         write.save_proto(proto, path)
 
@@ -214,6 +229,19 @@ class _Variables(MutableMapping[str, Any]):
 
 def _read_step(model: Model) -> int:
     return int(model.metadata.get(export.STEP_KEY, 0))
+
+
+def _read_position(model: Model) -> DataPosition | None:
+    text = model.metadata.get(export.POSITION_KEY)
+    if not text:
+        return None
+    try:
+        return DataPosition.from_text(text)
+    except ValueError as error:
+        raise ModelError(
+            f"metadata_props[{export.POSITION_KEY!r}] is {text!r}, and that is no position in data ({error}). "
+            "Delete the entry."
+        ) from error
 
 
 def _read_key(model: Model, seed: int | None) -> jax.Array:

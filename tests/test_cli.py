@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -251,10 +252,82 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(shell: Shell) -> N
     hint = next(line for line in said.splitlines() if line.startswith("To go on: onnxtrain "))
     stopped = shell.session("out.onnx").step_count
     assert f"after step {stopped}" in said
-    line, epochs = hint.removeprefix("To go on: onnxtrain ").rsplit(" ", 1)
-    assert int(epochs) == 100000 - said.count("epoch ") + said.count("in epoch ")
-    shell.run(f"{line} 1")
-    assert shell.session("out.onnx").step_count == stopped + 4
+    line = hint.removeprefix("To go on: onnxtrain ")
+    assert line.endswith("--epochs 100000 --keep 3 --resume")
+    reached = stopped // 4 + 2
+    shell.run(line.replace("100000", str(reached)))
+    assert shell.session("out.onnx").step_count == 4 * reached
+    shell.run(f"train training.onnx -o whole.onnx --data data.npz --epochs {reached}")
+    assert same_values(shell.session("whole.onnx"), shell.session("out.onnx"))
+
+
+def test_checkpoints_are_kept_and_a_damaged_newest_one_is_passed_over(shell: Shell) -> None:
+    line = "train training.onnx -o out.onnx --data data.npz --epochs {} --checkpoints run --keep 2"
+    shell.run("train training.onnx -o whole.onnx --data data.npz --epochs 4")
+    shell.run(line.format(3))
+    steps = sorted(path.stem for path in (shell.folder / "run").glob("*.onnx"))
+    assert steps == ["step-0000000008", "step-0000000012"]
+    newest = shell.folder / "run" / "step-0000000012.onnx"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    said = shell.run(f"{line.format(4)} --resume")
+    assert "step-0000000012.onnx is damaged" in said
+    assert "Going on from run/step-0000000008.onnx, after step 8." in said
+    assert same_values(shell.session("whole.onnx"), shell.session("out.onnx"))
+
+
+def test_checkpoints_of_another_run_are_not_mixed_with_those_of_a_new_one(shell: Shell) -> None:
+    line = "train training.onnx -o out.onnx --data data.npz --checkpoints run"
+    shell.run(line)
+    said = shell.run(line, exit_code=1)
+    assert (
+        said == "Error: run holds checkpoints of an earlier run. Go on with it by --resume, or give another folder.\n"
+    )
+
+
+def test_a_run_that_is_resumed_where_nothing_was_saved_begins(shell: Shell) -> None:
+    shell.run("train training.onnx -o whole.onnx --data data.npz")
+    shell.run("train training.onnx -o out.onnx --data data.npz --checkpoints run --resume")
+    assert same_values(shell.session("whole.onnx"), shell.session("out.onnx"))
+
+
+def test_a_complete_run_that_is_resumed_writes_its_output_again(shell: Shell) -> None:
+    line = "train training.onnx -o out.onnx --data data.npz --checkpoints run --resume"
+    shell.run(line)
+    (shell.folder / "out.onnx").unlink()
+    assert "out.onnx: trained, 4 steps in all." in shell.run(line)
+    assert shell.session("out.onnx").step_count == 4
+
+
+def test_a_loss_that_is_nan_is_traced_to_its_source_and_the_output_is_left(shell: Shell) -> None:
+    shell.run("train training.onnx -o out.onnx --data data.npz")
+    data = classification()
+    data["x"][3, 1] = np.nan
+    write_npz(shell.folder / "nan.npz", data)
+    before = (shell.folder / "out.onnx").read_bytes()
+    said = shell.run("train out.onnx -o out.onnx --data nan.npz", exit_code=1)
+    assert "out.onnx is left as it was saved last." in said
+    assert "Error: Training stopped: step " in said
+    assert "Before any node ran, 'x': float32[32, 4]" in said
+    assert (shell.folder / "out.onnx").read_bytes() == before
+
+
+def test_when_memory_runs_out_the_last_good_state_is_saved(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = TrainingSession.step
+
+    def fail_in_the_sixth(self: TrainingSession, *arguments: Any, **options: Any) -> dict[str, Any]:
+        if self.step_count == 5:
+            raise MemoryError("9 bytes")
+        return step(self, *arguments, **options)
+
+    line = "train training.onnx -o out.onnx --data data.npz --epochs 2"
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingSession, "step", fail_in_the_sixth)
+        said = shell.run(line, exit_code=1)
+    assert "Error: A step ran out of memory. The session is back at step 4." in said
+    assert "out.onnx holds the state after step 4." in said
+    shell.run(f"{line} --resume")
+    shell.run(line.replace("out.onnx", "whole.onnx"))
+    assert same_values(shell.session("whole.onnx"), shell.session("out.onnx"))
 
 
 # infer, evaluate

@@ -12,14 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from onnxtrain.graph.validate import validate
 from onnxtrain.session import TrainingSession
 from onnxtrain.training.data import write_npz
+from onnxtrain.training.fit import fit
 from tests.graph.training_models import mlp_with_momentum
 from tests.training.problems import classification
 
 ROUNDS = 3
+KILLS_IN_SHORT = 3
 STEPS_IN_EPOCH = 4  # 100 examples in batches of 32
 
 # Saves without end, and says after each save which step the file now holds.
@@ -81,6 +84,42 @@ def test_training_that_is_killed_again_and_again_goes_on_from_its_last_epoch(tmp
         reported = [int(epoch) for epoch in re.findall(r"^epoch (\d+)/", said, re.MULTILINE)]
         assert step % STEPS_IN_EPOCH == 0
         assert step >= before + STEPS_IN_EPOCH * reported[-1]
+
+
+@pytest.mark.parametrize(
+    "rounds", [KILLS_IN_SHORT, pytest.param(100, marks=pytest.mark.slow)], ids=["a few times", "a hundred times"]
+)
+def test_a_run_that_is_killed_at_any_moment_and_resumed_ends_as_the_one_that_was_not(
+    rounds: int, tmp_path: Path
+) -> None:
+    source, target, data = tmp_path / "model.onnx", tmp_path / "trained.onnx", tmp_path / "data.npz"
+    folder = tmp_path / "run"
+    onnx.save(mlp_with_momentum(), source)
+    write_npz(data, classification())
+    command = ["-m", "onnxtrain", "train", source, "-o", target, "--data", data, "--checkpoints", folder, "--resume"]
+    command = [str(part) for part in (*command, "--save-every", 1, "--epochs")]
+    delays = random.Random(2)
+    for number in range(rounds):
+        before = newest_step(folder)
+        run_and_kill(
+            [*command, "100000"],
+            tmp_path / f"{number}.log",
+            lambda before=before: newest_step(folder) > before,
+            delays.uniform(0, 0.3),
+        )
+    epochs = newest_step(folder) // STEPS_IN_EPOCH + 1
+    subprocess.run([sys.executable, *command, str(epochs)], check=True)
+    whole = TrainingSession(source)
+    fit(whole, classification(), epochs=epochs)
+    resumed = TrainingSession(target)
+    assert resumed.step_count == whole.step_count
+    for name in whole.variables:
+        np.testing.assert_array_equal(resumed.variables[name], whole.variables[name], err_msg=name)
+
+
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, by its name: its files may be removed while they are looked at."""
+    return max((int(path.stem.removeprefix("step-")) for path in folder.glob("step-*.json")), default=0)
 
 
 def test_a_save_that_is_killed_leaves_the_last_whole_file(tmp_path: Path) -> None:

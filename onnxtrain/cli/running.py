@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,19 +57,50 @@ def train(
         Path | None,
         typer.Option("--plot", metavar="FILE.png", help="Draw the learning curve there.", show_default=False),
     ] = None,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoints",
+            metavar="DIR",
+            help="Save there too, a file and its checksum each time: the last ones and the one with the least loss "
+            "stay.",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="How many of the last checkpoints stay, beside the best.")
+    ] = 3,
+    save_every: Annotated[
+        int | None,
+        typer.Option(
+            "--save-every", metavar="STEPS", min=1, help="Save inside an epoch too, so often.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with the run that was killed or stopped, up to --epochs in all: from the newest good "
+            "checkpoint in DIR or, without DIR, from OUT. Where there is none yet, begin with MODEL.",
+        ),
+    ] = False,
 ) -> None:
     """Train a model on the arrays of an .npz file.
 
-    OUT is saved after every epoch, whole or not at all, and is the checkpoint: give it as MODEL to go on. Ctrl-C
+    OUT is saved after every epoch, whole or not at all, and is a checkpoint: give it as MODEL to train on. Ctrl-C
     finishes the step that is under way and saves. The examples are shuffled anew in every epoch; the last batch may be
     smaller than the others.
+
+    Whenever a run ends early, the same command with `--resume` goes on with it, and ends with the same weights as if
+    nothing had happened. A loss or weight that is NaN or infinite ends it: the message says where that came from.
 
     ```
     onnxtrain train training.onnx -o trained.onnx --data digits.npz --epochs 10
     onnxtrain train trained.onnx -o trained.onnx --data digits.npz --plot curve.png
+    onnxtrain train training.onnx -o trained.onnx --data digits.npz --checkpoints run --resume
     ```
     """
-    from onnxtrain.session import TrainingSession  # these import JAX
+    from onnxtrain.cli.saving import Saving  # these import JAX
     from onnxtrain.training.data import read_npz
     from onnxtrain.training.fit import Epoch, fit
     from onnxtrain.training.interruption import Interruption
@@ -81,14 +113,15 @@ def train(
         require_plots(plot)
     arrays = read_npz(data)
     held_out = read_npz(validation) if validation else None
-    session = TrainingSession(model, seed=seed)
+    saving = Saving(output, checkpoints, keep)
+    session = saving.begin(model, seed, resume)
     console = results()
 
     def finish_epoch(epoch: Epoch) -> None:
-        session.save(output)
+        saving.save(epoch.loss)
         line.print_epoch(epoch, epochs)
 
-    with ProgressLine(console) as line, Interruption() as interruption:
+    with ProgressLine(console) as line, Interruption() as interruption, saving.what_is_left():
         history = fit(
             session,
             arrays,
@@ -98,25 +131,33 @@ def train(
             on_epoch=finish_epoch,
             on_step=line.show_step,
             stop=interruption,
+            resume=saving.resumed,
+            save=saving.save,
+            save_every=save_every,
         )
-        if history.interrupted:
-            session.save(output)
-    if plot:
+        if history.interrupted or not history.epochs:
+            saving.save()
+    if plot and history.epochs:
         plot_history(history, plot, title=output.name)
         console.print(f"{plot}: the learning curve.")
     if history.interrupted:
-        console.print(_how_to_go_on(history, epochs, output, data))
+        options = {"--batch-size": batch_size, "--validation": validation, "--checkpoints": checkpoints, "--keep": keep}
+        command = ["train", model, "-o", output, "--data", data, "--epochs", epochs, *_given(options), "--resume"]
+        console.print(_how_to_go_on(history, output, command))
         raise typer.Exit(INTERRUPTED)
     console.print(f"{output}: trained, {session.step_count} steps in all.")
 
 
-def _how_to_go_on(history: History, epochs: int, output: Path, data: Path) -> str:
+def _given(options: Mapping[str, object]) -> list[object]:
+    """The options that have a value, as they are typed."""
+    return [part for name, value in options.items() if value is not None for part in (name, value)]
+
+
+def _how_to_go_on(history: History, output: Path, command: Sequence[object]) -> str:
     last = history.epochs[-1]
-    remaining = str(epochs - last.number + (not last.complete))
-    command = ["onnxtrain", "train", str(output), "-o", str(output), "--data", str(data), "--epochs", remaining]
     return (
         f"Stopped in epoch {last.number}, after step {last.step}; {output} holds all of it.\n"
-        f"To go on: {shlex.join(command)}"
+        f"To go on: onnxtrain {shlex.join(map(str, command))}"
     )
 
 
