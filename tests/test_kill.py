@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from onnxtrain.graph.read import read_model
 from onnxtrain.graph.validate import validate
 from onnxtrain.session import TrainingSession
 from onnxtrain.training.data import write_npz
@@ -38,6 +39,36 @@ while True:
     session.step(data)
     session.save(target)
     print(session.step_count, flush=True)
+"""
+
+# Saves a model whose two weights both hold one number, again and again.
+SAVE_A_NUMBER = """
+import sys
+import numpy as np
+from onnx import helper, numpy_helper
+from onnxtrain.graph.write import save_proto
+
+path, number, limit = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
+weights = [numpy_helper.from_array(np.full(100_000, number, np.float32), name) for name in "ab"]
+for _ in range(30):
+    model = helper.make_model(helper.make_graph([], "g", [], [], initializer=weights), ir_version=10)
+    save_proto(model, path, limit=limit)
+"""
+
+# Saves where no file may grow beyond some bytes, as on a disk that is nearly full.
+SAVE_ON_A_FULL_DISK = """
+import resource, sys
+from onnxtrain.session import TrainingSession
+from tests.training.problems import classification
+
+path, limit = sys.argv[1], int(sys.argv[2])
+session = TrainingSession(path)
+session.step(classification())
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    session.save(path)
+except OSError as error:
+    print(f"refused after step {session.step_count}: {error.strerror}")
 """
 
 
@@ -135,3 +166,29 @@ def test_a_save_that_is_killed_leaves_the_last_whole_file(tmp_path: Path) -> Non
             delays.uniform(0, 0.3),
         )
         assert step_of_a_whole_model(target) >= int(said.split()[-1])
+
+
+@pytest.mark.parametrize("limit", [2**31 - 1, 10_000], ids=["inline", "external"])
+def test_two_processes_that_save_to_one_file_leave_the_model_of_one_of_them(limit: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", SAVE_A_NUMBER, str(path), str(number), str(limit)]) for number in (1, 2)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    model = read_model(path)
+    values = np.concatenate([model.graph.initializers[name] for name in "ab"])
+    assert set(values.tolist()) in ({1.0}, {2.0})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
+def test_a_disk_that_is_full_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    session = TrainingSession(mlp_with_momentum(hidden=200))
+    session.save(path)
+    before = path.read_bytes()
+    said = subprocess.run(
+        [sys.executable, "-c", SAVE_ON_A_FULL_DISK, str(path), "1000"], check=True, capture_output=True, text=True
+    ).stdout
+    assert said.startswith("refused after step 1: ")
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
