@@ -3,6 +3,7 @@
 from onnxtrain.authoring.adapter_files import load_adapters, merge_adapters, save_adapters
 from onnxtrain.authoring.adapters import LoRA
 from onnxtrain.authoring.batch import free_batch
+from onnxtrain.authoring.classifier import add_classifier
 from onnxtrain.authoring.clipping import ClipByGlobalNorm, ClipByNorm, ClipByValue
 from onnxtrain.authoring.groups import Group
 from onnxtrain.authoring.head import replace_head
@@ -44,6 +45,7 @@ __all__ = [
     "RAdam",
     "RmsProp",
     "Sgd",
+    "add_classifier",
     "add_outputs",
     "cut",
     "fake_quantize",
