@@ -67,6 +67,7 @@ class TrainingSession:
             stored = self.program.stored_state(self._state.key)
             self._state, _ = self._execution.run(Method("initialize"), stored, {})
         self._lent = False
+        self._position = None
 
     def step(
         self, inputs: Mapping[str, Any], algorithm: int | None = None, outputs: Sequence[str] | None = None

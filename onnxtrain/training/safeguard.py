@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from onnxtrain.errors import DeviceMemoryError, NonFiniteError
+from onnxtrain.errors import DeviceMemoryError, NonFiniteError, OnnxTrainError
 from onnxtrain.training.locator import find_nonfinite, is_finite
 from onnxtrain.training.metrics import is_measure
 
@@ -95,11 +95,14 @@ class Safeguard:
 
     def _explain(self, batch: Mapping[str, Any], broken: list[str]) -> NonFiniteError:
         step = self.session.step_count + 1
-        cause = find_nonfinite(self.session, batch)
+        try:
+            cause = find_nonfinite(self.session, batch)
+            found = f"{cause}\n" if cause else ""
+        except (OnnxTrainError, MemoryError, jax.errors.JaxRuntimeError) as failure:  # it needs more memory than a step
+            cause, found = None, f"Looking for the node that gave them failed: {failure}\n"
         error = NonFiniteError(
-            f"Training stopped: step {step} made {', '.join(map(repr, broken))} NaN or infinite.\n"
-            + (f"{cause}\n" if cause else "")
-            + f"The session is back at the state before it, after step {step - 1}. Look at the batch, lower the "
+            f"Training stopped: step {step} made {', '.join(map(repr, broken))} NaN or infinite.\n{found}"
+            f"The session is back at the state before it, after step {step - 1}. Look at the batch, lower the "
             "learning rate, or clip the gradients."
         )
         error.step, error.cause = step, cause

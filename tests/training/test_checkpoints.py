@@ -165,3 +165,12 @@ def test_a_step_by_hand_ends_the_position_in_the_data(tmp_path: Path) -> None:
     assert session.position is None
     session.save(tmp_path / "model.onnx")
     assert TrainingSession(tmp_path / "model.onnx").position is None
+
+
+def test_a_reset_ends_the_position_in_the_data() -> None:
+    session = TrainingSession(mlp_with_momentum())
+    fit(session, classification(), epochs=2, stop=lambda: True)
+    session.initialize()
+    assert session.position is None
+    session.step(classification())  # as many steps as the position says
+    assert session.position is None

@@ -11,6 +11,7 @@ import pytest
 
 from onnxtrain.errors import DeviceMemoryError, InputError, InputTypeError, NonFiniteError
 from onnxtrain.session import TrainingSession
+from onnxtrain.training import safeguard
 from onnxtrain.training.fit import fit
 from tests.graph.training_models import mlp_with_momentum
 from tests.training.problems import classification, counting_model
@@ -51,6 +52,15 @@ def test_weights_that_overflow_are_told_from_the_node_that_gave_them() -> None:
     assert caught.value.cause is not None
     assert caught.value.cause.node.op_type == "Add"
     assert session.variables["total"] == np.float32(3e38)
+
+
+def test_when_the_node_cannot_be_found_the_step_is_named_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("9 bytes")
+
+    monkeypatch.setattr(safeguard, "find_nonfinite", fail)
+    with pytest.raises(NonFiniteError, match=r"step 2 made 'total'[\s\S]*failed: 9 bytes"):
+        fit(TrainingSession(counting_model()), {"x": np.full(4, 3e38, np.float32)}, epochs=1, batch_size=1)
 
 
 def test_a_state_variable_that_begins_infinite_is_not_watched() -> None:
