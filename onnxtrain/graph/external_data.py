@@ -45,9 +45,9 @@ class ExternalData:
         entries = _entries(tensor)
         if not tensors.element_type(tensor).bits:
             raise _error(tensor, "holds strings. ONNX keeps strings in string_data, inside the file.")
-        path = self._resolve(tensor, entries.get("location", ""))
+        folder, path = self._resolve(tensor, entries.get("location", ""))
         try:
-            with _open_regular(path) as file:
+            with _open_regular(folder, path) as file:
                 self._check_sum(tensor, path, file, entries.get("checksum"))
                 start, size = _extent(tensor, entries, os.fstat(file.fileno()).st_size)
                 file.seek(start)
@@ -55,8 +55,8 @@ class ExternalData:
         except OSError as error:
             raise _error(tensor, f"cannot be read from {str(path)!r}: {error.strerror}.") from error
 
-    def _resolve(self, tensor: onnx.TensorProto, location: str) -> Path:
-        """The real path of a location, links followed."""
+    def _resolve(self, tensor: onnx.TensorProto, location: str) -> tuple[Path, Path]:
+        """The accepted folder around a location, and the location's real path, links followed."""
         if self._folder is None:
             raise _error(
                 tensor,
@@ -67,13 +67,14 @@ class ExternalData:
         if not location or "\0" in location or location.startswith("/") or windows.drive or windows.root:
             raise _error(tensor, f"has the location {location!r}. It must be a path relative to the model's folder.")
         real = (self._folder / location).resolve()
-        if not any(real.is_relative_to(folder) for folder in self._allowed):
-            raise _error(
-                tensor,
-                f"has the location {location!r}, which leads to {str(real)!r}, outside the model's folder "
-                f"{str(self._folder)!r}. Put the data beside the model.",
-            )
-        return real
+        for folder in self._allowed:
+            if real.is_relative_to(folder):
+                return folder, real
+        raise _error(
+            tensor,
+            f"has the location {location!r}, which leads to {str(real)!r}, outside the model's folder "
+            f"{str(self._folder)!r}. Put the data beside the model.",
+        )
 
     def _check_sum(self, tensor: onnx.TensorProto, path: Path, file: BufferedReader, declared: str | None) -> None:
         """`checksum` is the SHA1 of the whole file, so each file is hashed once."""
@@ -95,14 +96,36 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return entries
 
 
-def _open_regular(path: Path) -> BufferedReader:
-    """Opens without following a link that took the place of the checked file, and without waiting on a pipe."""
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+def _open_regular(folder: Path, path: Path) -> BufferedReader:
+    """Opens a file below a folder without waiting on a pipe, and checks what was opened, not what had the name.
+
+    A hard link is refused: it is a second name of a file that may belong elsewhere, and no path tells where.
+    """
+    descriptor = _open_below(folder, path)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise OSError(None, "it is not a regular file")
+        kind = "a hard link; copy the file instead" if stat.S_ISREG(status.st_mode) else "not a regular file"
+        raise OSError(None, f"it is {kind}")
     return os.fdopen(descriptor, "rb")
+
+
+def _open_below(folder: Path, path: Path) -> int:
+    """Goes down one name at a time where the system can, so that no link that appears meanwhile is followed."""
+    no_link = getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDONLY | no_link | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if os.open not in os.supports_dir_fd or path == folder:
+        return os.open(path, flags)
+    *parents, name = path.relative_to(folder).parts
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for parent in parents:
+            below = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | no_link, dir_fd=at)
+            os.close(at)
+            at = below
+        return os.open(name, flags, dir_fd=at)
+    finally:
+        os.close(at)
 
 
 def _extent(tensor: onnx.TensorProto, entries: dict[str, str], file_size: int) -> tuple[int, int]:

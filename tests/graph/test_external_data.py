@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from onnxtrain.errors import ExternalDataError, ModelError
+from onnxtrain.graph import external_data
 from onnxtrain.graph.external_data import tensor_protos
 from onnxtrain.graph.read import read_model
 from tests.graph.training_models import floats, tensor, training_info, training_model
@@ -144,6 +145,35 @@ def test_a_link_that_leads_outside_is_refused(location: str, tmp_path: Path) -> 
     (path.parent / "link").symlink_to("../secrets/secret")
     (path.parent / "folder").symlink_to("../secrets")
     with pytest.raises(ExternalDataError, match="outside the model's folder"):
+        read_model(path)
+
+
+@pytest.mark.spec("M-06")
+def test_a_hard_link_is_refused(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "model", external(location="weights.bin"))
+    (path.parent / "weights.bin").hardlink_to(write_data(tmp_path / "secret"))
+    with pytest.raises(ExternalDataError, match="it is a hard link; copy the file instead"):
+        read_model(path)
+
+
+@pytest.mark.spec("M-06")
+@pytest.mark.parametrize("swapped", ["sub", "sub/weights.bin"])
+def test_a_link_put_in_place_after_the_check_is_not_followed(
+    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path / "secrets" / "weights.bin")
+    path = write_model(tmp_path / "model", external(location="sub/weights.bin"))
+    write_data(path.parent / "sub" / "weights.bin")
+    open_below = external_data._open_below
+
+    def swap_and_open(folder: Path, real: Path) -> int:
+        victim = path.parent / swapped
+        victim.rename(tmp_path / "moved")
+        victim.symlink_to(tmp_path / "secrets" / swapped.removeprefix("sub").lstrip("/"))
+        return open_below(folder, real)
+
+    monkeypatch.setattr(external_data, "_open_below", swap_and_open)
+    with pytest.raises(ExternalDataError, match="cannot be read from"):
         read_model(path)
 
 
