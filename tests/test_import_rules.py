@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "onnxtrain"
 
 # A module may import from its own layer and the ones above it in this list.
 LAYERS = (
-    ("errors", "dtypes"),
+    ("errors", "dtypes", "limits"),
     ("schema",),
     ("graph",),
     ("authoring", "export"),
@@ -40,7 +40,7 @@ WORKS_WITH_PROTOS = (
     "backend",
     "demo",
 )
-WORKS_WITHOUT_JAX = ("errors", "dtypes", "schema", "graph", "authoring", "export")
+WORKS_WITHOUT_JAX = ("errors", "dtypes", "limits", "schema", "graph", "authoring", "export")
 # What a user hands JAX functions to; nothing else of these imports it before there is one.
 WRITES_JAX_FUNCTIONS = ("authoring.jax_functions", "authoring.optimizers.transformation")
 

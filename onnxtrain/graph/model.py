@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxtrain import limits
+from onnxtrain.errors import ModelError
+
 if TYPE_CHECKING:
     import onnx
 
@@ -75,6 +78,8 @@ class SparseTensor:
 
     def to_dense(self) -> np.ndarray:
         """The same tensor with its zeros written out."""
+        if excess := limits.current().excess(self.shape):
+            raise ModelError(excess)
         dense = np.zeros(self.shape, self.values.dtype)
         if self.indices.ndim == 1:
             dense.reshape(-1)[self.indices] = self.values

@@ -285,7 +285,7 @@ def _dense(sparse: SparseTensor, place: str) -> np.ndarray:
     try:
         return sparse.to_dense()
     except (MemoryError, ValueError) as error:  # numpy's ValueError: more elements than an index can count
-        raise ModelError(f"A sparse initializer of {place} has the shape {list(sparse.shape)}: {error}.") from error
+        raise ModelError(f"A sparse initializer of {place} cannot become dense. {error}") from error
 
 
 def _value_infos(protos: Iterable[onnx.ValueInfoProto], place: str) -> tuple[ValueInfo, ...]:

@@ -48,6 +48,7 @@ def constant(
 @op("ConstantOfShape", folds=True)
 def constant_of_shape(shape: Ints, *, value: Any = None) -> Array:
     value = np.zeros((), np.float32) if value is None else value.reshape(())
+    static.check_shape(shape)
     value = static.traced_if_large(value, math.prod(shape))
     return namespace(value).full(shape, value)
 
@@ -60,6 +61,7 @@ def range_(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) 
         start, limit, delta = (number.astype(np.float32) for number in (start, limit, delta))
     start, limit, delta = (number.reshape(()) for number in (start, limit, delta))
     count = max(0, int(-((start - limit).item() // delta.item())))
+    static.check_shape((count,))
     start, delta = static.traced_if_large(start, count), static.traced_if_large(delta, count)
     steps = namespace(start).arange(count, dtype=start.dtype)
     return static.cast(start + steps * delta, dtype)
@@ -67,5 +69,6 @@ def range_(start: Static, limit: Static, delta: Static, *, stash_type: int = 1) 
 
 @op("EyeLike", folds=True)
 def eye_like(x: Array, *, dtype: DType | None = None, k: int) -> Array:
+    static.check_shape(x.shape)
     zero = static.traced_if_large(np.zeros((), x.dtype if dtype is None else dtype), x.size)
     return namespace(zero).eye(*x.shape, k, dtype=zero.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from onnxtrain.errors import OperatorError
-from onnxtrain.lowering import levels, sampling, windows
+from onnxtrain.lowering import levels, sampling, static, windows
 from onnxtrain.lowering.registry import Array, Ints, StandIns, StraightThrough, op
 from onnxtrain.lowering.static import widened
 
@@ -182,6 +182,8 @@ def col2im(
     strides: Ints | None = None,
 ) -> Array:
     """Where blocks overlap, their elements are added."""
+    static.check_shape((*input.shape[:1], *image_shape))
+    static.check_shape(block_shape)
     axes = windows.place(image_shape, block_shape, strides, pads, dilations)
     channels = input.shape[1] // math.prod(block_shape)
     y = jnp.asarray(input).reshape(input.shape[0], channels, *block_shape, *(axis.count() for axis in axes))

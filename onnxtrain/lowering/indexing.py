@@ -190,6 +190,7 @@ def _multiply_within_a_place(left: tuple[Any, Any], right: tuple[Any, Any]) -> t
 @op("OneHot", folds=True)
 def one_hot(indices: Array, depth: Int, values: Array, *, axis: int) -> Array:
     """An index outside [-depth, depth - 1] gives no hot value at all."""
+    static.check_shape((*indices.shape, depth))
     xp = namespace(indices, values)
     indices = static.cast(indices, np.int64)
     indices = xp.expand_dims(xp.where(indices < 0, indices + depth, indices), axis)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 
 from onnxtrain import dtypes
@@ -261,6 +262,9 @@ def _run_rule(scope: Scope, node: Node, inputs: tuple[Any, ...], attributes: Map
         )
     with np.errstate(all="ignore"):  # a division by zero is no news at run time, so it is none while tracing
         results = _tuple(rule.function(*positional, **bound.keyword))
+        for value in results:
+            if isinstance(value, jax.Array):  # under jit nothing is allocated yet
+                static.check_shape(value.shape)
         if not rule.carries or all(value is None for value in stand_ins):
             return results
         floats = _floats_for(schema, positional, stand_ins)

@@ -127,6 +127,7 @@ def _clamped(start: int, end: int, step: int, length: int) -> slice:
 def expand(data: Array, shape: Ints) -> Array:
     """Both shapes broadcast: a dimension of the input stays where the wanted one is 1 or missing."""
     target = np.broadcast_shapes(data.shape, shape)
+    static.check_shape(target)
     data = static.traced_if_large(data, math.prod(target))
     return namespace(data).broadcast_to(data, target)
 
@@ -141,6 +142,7 @@ def tile_one_axis(data: Array, tiles: Int, axis: Int) -> Array:
 
 @op("Tile", since=6, folds=True, carries=True)
 def tile(data: Array, repeats: Ints) -> Array:
+    static.check_shape((data.size, math.prod(repeats)))
     data = static.traced_if_large(data, data.size * math.prod(repeats))
     return namespace(data).tile(data, repeats)
 
@@ -167,6 +169,7 @@ def pad(
     cropped = tuple(slice(max(0, -low), data.shape[i] - max(0, -high)) for i, (low, high) in enumerate(widths))
     data = data[cropped]
     widths = [(max(0, low), max(0, high)) for low, high in widths]
+    static.check_shape([low + length + high for length, (low, high) in zip(data.shape, widths, strict=True)])
     if mode != "constant":
         return xp.pad(data, widths, mode=mode)
     if constant_value is None:

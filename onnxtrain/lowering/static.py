@@ -7,6 +7,7 @@ numpy or JAX, whichever the values are.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onnxtrain import dtypes
-from onnxtrain.errors import StaticValueError, UnsupportedError
+from onnxtrain import dtypes, limits
+from onnxtrain.errors import OperatorError, StaticValueError, UnsupportedError
 
 # A larger array that a node makes from a small one is made at run time: it would be a constant in the compiled code.
 MAX_STATIC_ELEMENTS = 1 << 18
@@ -97,6 +98,12 @@ def magnitude(value: Any) -> Any:
 def traced(value: Any) -> Any:
     """A static array as the JAX array of the same values; what JAX's present setting cannot hold is refused."""
     return jnp.asarray(representable(value)) if is_static(value) else value
+
+
+def check_shape(shape: Sequence[int]) -> None:
+    """Refuses, before anything is allocated, a shape that a model computed and that is beyond all measure."""
+    if excess := limits.current().excess(shape):
+        raise OperatorError(excess)
 
 
 def traced_if_large(value: Any, elements: int) -> Any:
