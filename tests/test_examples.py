@@ -60,7 +60,9 @@ ENCODER = FineTuning(
     73,
     needs="tokenizers",
 )
+RECOGNIZER = FineTuning("fine_tune_recognizer", "ppocrv4_rec", (), "mnist_5k.npz", (), 90, needs="PIL")
 FINE_TUNINGS = {
+    "recognizer": RECOGNIZER,
     "classifier": CLASSIFIER,
     "text encoder": ENCODER,
     "text encoder with adapters": FineTuning(

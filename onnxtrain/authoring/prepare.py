@@ -74,7 +74,8 @@ def make_trainable(
         `"softmax_cross_entropy"` takes int64 class numbers as labels, of the shape of the output without its class
         axis. At the end of a model, a Softmax or LogSoftmax is part of the loss: it starts from the logits; so is a
         Sigmoid of `"binary_cross_entropy"`. `"mean_squared_error"` takes labels of the type and shape of the output.
-        An ONNX model, by its file too, or a JAX function of predictions and labels can be a loss, and several `Term`s add up.
+        An ONNX model, by its file too, or a JAX function of predictions and labels can be a loss, and several `Term`s
+        add up.
       optimizer: `"sgd"`, `"momentum"`, `"nesterov"`, `"adagrad"`, `"rmsprop"`, `"adam"`, `"adamw"`, `"nadam"`,
         `"radam"`, `"lamb"`, `"lion"`, `"adafactor"`, or an optimizer of `onnxtrain.authoring` with coefficients of its
         own; or any `optax.GradientTransformation`, which sees the weights as a dict by name, becomes ONNX as a whole,
