@@ -21,7 +21,7 @@ import time
 
 import numpy as np
 import onnx
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer  # pyright: ignore[reportMissingImports] - only this example needs the package
 
 import onnxtrain as ot
 from onnxtrain.authoring import LoRA, add_classifier
