@@ -103,7 +103,7 @@ class State:
 
     def count_steps(self) -> None:
         """Makes the step counter a state variable that counts, whether or not the optimizer reads it."""
-        assert self.count
+        _ = self.count  # asking for it adds it
 
     def hold_unless(self, condition: str) -> None:
         """Lets every variable keep its value in a step in which `condition`, a bool scalar, is false."""

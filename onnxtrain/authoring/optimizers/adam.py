@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from onnxtrain.authoring.builder import GraphBuilder
 from onnxtrain.authoring.expressions import Expression
@@ -42,108 +43,6 @@ class Adam:
     def _attributes(self, parameter: Parameter) -> dict[str, float]:
         decay = {"norm_coefficient": parameter.decay(self.weight_decay), "norm_coefficient_post": 0.0}
         return {"alpha": self.beta1, "beta": self.beta2, "epsilon": self.epsilon, **decay}
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """Adam with decoupled weight decay, as in optax and PyTorch: `epsilon` stands beside the corrected root.
-
-    Attributes:
-      beta1: decay of the mean of the gradients.
-      beta2: decay of the mean of their squares.
-      epsilon: added to the root of the latter.
-      weight_decay: the part of the weight that a step takes away, times the learning rate.
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 1e-4
-
-    def write(self, builder: GraphBuilder, parameters: Sequence[Parameter], state: State) -> list[str]:
-        """Adds the nodes of one step."""
-        return [_write_two_moments(builder, "AdamW", _adamw, self, one, state) for one in parameters]
-
-
-@dataclass(frozen=True)
-class NAdam:
-    """Adam with Nesterov's momentum, as in optax.
-
-    Attributes:
-      beta1: decay of the mean of the gradients.
-      beta2: decay of the mean of their squares.
-      epsilon: added to the root of the latter.
-      weight_decay: the part of the weight that a step takes away, times the learning rate.
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def write(self, builder: GraphBuilder, parameters: Sequence[Parameter], state: State) -> list[str]:
-        """Adds the nodes of one step."""
-        return [_write_two_moments(builder, "NAdam", _nadam, self, one, state) for one in parameters]
-
-
-@dataclass(frozen=True)
-class RAdam:
-    """Rectified Adam, as in optax and PyTorch.
-
-    Attributes:
-      beta1: decay of the mean of the gradients.
-      beta2: decay of the mean of their squares.
-      epsilon: added to the root of the latter.
-      weight_decay: the part of the weight that a step takes away, times the learning rate.
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-
-    def write(self, builder: GraphBuilder, parameters: Sequence[Parameter], state: State) -> list[str]:
-        """Adds the nodes of one step."""
-        return [_write_two_moments(builder, "RAdam", _radam, self, one, state) for one in parameters]
-
-
-@dataclass(frozen=True)
-class Lamb:
-    """LAMB, for large batches, as in optax.
-
-    Attributes:
-      beta1: decay of the mean of the gradients.
-      beta2: decay of the mean of their squares.
-      epsilon: added to the root of the latter.
-      weight_decay: times the weight, what is added to the direction of the step.
-    """
-
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-6
-    weight_decay: float = 0.0
-
-    def write(self, builder: GraphBuilder, parameters: Sequence[Parameter], state: State) -> list[str]:
-        """Adds the nodes of one step."""
-        return [_write_two_moments(builder, "Lamb", _lamb, self, one, state) for one in parameters]
-
-
-def _write_two_moments(
-    builder: GraphBuilder,
-    name: str,
-    formula: Formula,
-    optimizer: AdamW | NAdam | RAdam | Lamb,
-    parameter: Parameter,
-    state: State,
-) -> str:
-    coefficients = {
-        "beta1": optimizer.beta1,
-        "beta2": optimizer.beta2,
-        "epsilon": optimizer.epsilon,
-        "weight_decay": parameter.decay(optimizer.weight_decay),
-    }
-    slots = {"first_moment": parameter.dims, "second_moment": parameter.dims}
-    return write_call(builder, name, formula, parameter, state, slots, coefficients)
 
 
 def _moments(
@@ -248,3 +147,72 @@ def _lamb(
     are_there = lengths[0].is_above(0.0) * lengths[1].is_above(0.0)
     ratio = are_there * lengths[0] / (lengths[1] + (1.0 - are_there)) + (1.0 - are_there)
     return weight - learning_rate * ratio * direction, first, second
+
+
+@dataclass(frozen=True)
+class _TwoMoments:
+    """What keeps the decaying means of the gradients and of their squares, and differs in its formula."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+
+    formula: ClassVar[Formula]
+
+    def write(self, builder: GraphBuilder, parameters: Sequence[Parameter], state: State) -> list[str]:
+        """Adds the nodes of one step."""
+        return [self._write(builder, parameter, state) for parameter in parameters]
+
+    def _write(self, builder: GraphBuilder, parameter: Parameter, state: State) -> str:
+        coefficients = {
+            "beta1": self.beta1,
+            "beta2": self.beta2,
+            "epsilon": self.epsilon,
+            "weight_decay": parameter.decay(self.weight_decay),
+        }
+        slots = {"first_moment": parameter.dims, "second_moment": parameter.dims}
+        return write_call(builder, type(self).__name__, self.formula, parameter, state, slots, coefficients)
+
+
+@dataclass(frozen=True)
+class AdamW(_TwoMoments):
+    """Adam with decoupled weight decay, as in optax and PyTorch: `epsilon` stands beside the corrected root.
+
+    Attributes:
+      beta1: decay of the mean of the gradients.
+      beta2: decay of the mean of their squares.
+      epsilon: added to the root of the latter.
+      weight_decay: the part of the weight that a step takes away, times the learning rate.
+    """
+
+    weight_decay: float = 1e-4
+
+    formula = staticmethod(_adamw)
+
+
+@dataclass(frozen=True)
+class NAdam(_TwoMoments):
+    """Adam with Nesterov's momentum, as in optax; coefficients as those of `AdamW`."""
+
+    formula = staticmethod(_nadam)
+
+
+@dataclass(frozen=True)
+class RAdam(_TwoMoments):
+    """Rectified Adam, as in optax and PyTorch; coefficients as those of `AdamW`."""
+
+    formula = staticmethod(_radam)
+
+
+@dataclass(frozen=True)
+class Lamb(_TwoMoments):
+    """LAMB, for large batches, as in optax; coefficients as those of `AdamW`, but for the decay.
+
+    Attributes:
+      weight_decay: times the weight, what is added to the direction of the step.
+    """
+
+    epsilon: float = 1e-6
+
+    formula = staticmethod(_lamb)
